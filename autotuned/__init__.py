@@ -61,7 +61,7 @@ __all__ = [
     "uninstall", "unseal", "warmup", "within",
 ]  # fmt: skip
 
-# Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
+# Imported at first use: `import autotuned` must not load torch (1 s) or triton (0.24 s).
 _HOMES = {
     "Check": "autotuned.search.safety.check",
     "Config": "triton",
@@ -109,7 +109,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # for whom a name that is not here is an error
+if not TYPE_CHECKING:  # a type checker must report unknown names
 
     def __getattr__(name: str) -> Any:
         if name == "errors":  # a module

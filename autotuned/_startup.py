@@ -1,4 +1,4 @@
-"""What keeps the start of a process short: modules imported when first asked for something, small immutable classes."""
+"""Keep process start-up short: lazily imported modules, and immutable classes that are cheap to define."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ if TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
 else:
 
-    def dataclass_transform(**_options):
-        """Of Python 3.11 and later; it says to type checkers what `Frozen` does and does nothing by itself."""
+    def dataclass_transform(**_options):  # for type checkers; in `typing` only from Python 3.11 on
         return lambda cls: cls
 
 
 @dataclass_transform(frozen_default=True)
 class Frozen:
-    """Base of classes whose instances hold the annotated fields, given by position or by name, and never change.
+    """Base of immutable classes whose annotated fields are given by position or by name.
 
-    Two are equal if they are of one class and their fields are equal. What is not there: inherited fields, default
-    factories, order. A process that finds its choice stored defines 17 such classes before its first launch; as
-    frozen dataclasses, for each of which Python compiles six functions, they take 7 ms, as named tuples 2 ms, like
-    this 0.1 ms (Python 3.11). Classes that only a search needs are dataclasses.
+    Instances are equal if they have the same class and equal fields. There are no inherited fields, default factories
+    or ordering. Defining the 17 classes that a process needs before a stored choice's first launch takes 0.1 ms;
+    as frozen dataclasses it took 7 ms, as named tuples 2 ms (Python 3.11). Classes that only a search needs are
+    dataclasses.
     """
 
     _names: ClassVar[tuple[str, ...]] = ()
@@ -69,18 +68,18 @@ class Frozen:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.fields().items())})"
 
     def fields(self) -> dict[str, Any]:
-        """The fields by name, in order."""
+        """All fields by name, in order."""
         return {name: self.__dict__[name] for name in self._names}
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values in some fields."""
+        """A copy with some fields changed."""
         return type(self)(**{**self.fields(), **changes})
 
 
 class Later(ModuleType):
-    """Stands for a module that a stored choice does not need; asked for a name, it imports the module and asks it.
+    """A module that is imported when one of its attributes is first read.
 
-    Not `importlib.util.LazyLoader`, whose modules two threads may fill at once before Python 3.12.
+    Not `importlib.util.LazyLoader`: before Python 3.12 two threads may execute its module at once.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -88,9 +87,9 @@ class Later(ModuleType):
 
 
 def later(name: str) -> Any:
-    """The module `autotuned.<name>`, for names that are used inside functions only.
+    """A lazy `autotuned.<name>`, for names used only inside functions.
 
-    Starting a process whose choices are stored took 27 ms of imports with all modules, on an idle core; half of that
-    was modules for searching (`tests/bench/store.py`).
+    Importing all modules took 27 ms of a start with stored choices; half of them only serve searches
+    (`tests/bench/store.py`).
     """
     return Later(f"autotuned.{name}")

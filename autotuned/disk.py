@@ -1,4 +1,4 @@
-"""Files that survive other processes and bad disks: tolerant reads, atomic writes, damaged files moved aside."""
+"""Robust file access: tolerant reads, atomic writes, damaged files moved aside."""
 
 from __future__ import annotations
 
@@ -19,63 +19,59 @@ from autotuned.typed_json import Json
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
 
-MAX_FILE_BYTES = 64 << 20  # a record is a few KiB; a huge file is damage or an attack, and would be read into memory
-MAX_LINE_BYTES = 16 << 20  # of a recording, which is read line by line and may be longer than memory
-MAX_DEPTH = 100  # of JSON; a key's values are a few levels deep, and code that walks JSON calls itself for each level
-# What network file systems answer for a moment while another host replaces a file, and worn disks now and then.
+MAX_FILE_BYTES = 64 << 20  # a record is a few KiB; a huge file is damage or an attack, and would fill memory
+MAX_LINE_BYTES = 16 << 20  # of a recording, which is read line by line and may exceed memory
+MAX_DEPTH = 100  # of JSON: keys nest a few levels, and code that walks JSON recurses
+# Transient errors: network file systems while another host replaces a file, and worn disks now and then.
 _PASSING = (errno.ENOENT, errno.ESTALE, errno.EIO, errno.EBUSY)
 _T = TypeVar("_T")
 
 
 def read_json(path: Path, most: int | None = None) -> Json:
-    """Parse a JSON file; needs no lock and no write access.
+    """Read and parse a JSON file, without a lock or write access.
 
     Raises:
-        FileNotFoundError: There is none.
-        OSError: It cannot be read, also at a second try.
-        ValueError: As `read_bytes` and `parse_json` have it.
+        OSError: It cannot be read, even on a second try; FileNotFoundError if it does not exist.
+        ValueError: See `read_bytes` and `parse_json`.
     """
     return parse_json(read_bytes(path, most))
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """A file's content; an error that may pass is answered by a second try.
-
-    Args:
-        most: Bytes that it may have; None for `MAX_FILE_BYTES`.
+    """Read a file of at most `most` bytes (default `MAX_FILE_BYTES`); transient errors are retried once.
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is no plain file, or larger.
+        ValueError: It is larger, or not a regular file.
     """
     limit = MAX_FILE_BYTES if most is None else most
     return _twice(lambda: _read(path, limit, limit))
 
 
 def read_resource(path: Traversable) -> bytes:
-    """The content of a package's file, which may lie in a zip; OSError and ValueError as `read_bytes`."""
+    """Read a file of a package, which may be inside a zip; raises like `read_bytes`."""
     if isinstance(path, Path):
         return read_bytes(path)
     with path.open("rb") as file:
-        content: bytes = file.read(MAX_FILE_BYTES + 1)  # of a zip no more is unpacked
+        content: bytes = file.read(MAX_FILE_BYTES + 1)  # a zip bomb is not unpacked further
     if len(content) > MAX_FILE_BYTES:
         raise ValueError(f"{path}: expected at most {MAX_FILE_BYTES} bytes, got more.")
     return content
 
 
 def read_head(path: str | Path, size: int) -> bytes:
-    """At most the first `size` bytes of a file; OSError and ValueError as `read_bytes`."""
+    """Read up to the first `size` bytes of a file; raises like `read_bytes`."""
     return _twice(lambda: _read(path, size, MAX_FILE_BYTES))
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """The lines of a plain file of any length, blank ones left out; of one above `MAX_LINE_BYTES` the first so many.
+    """Yield the non-blank lines of a regular file of any length, each cut at `MAX_LINE_BYTES`.
 
-    What is cut is no JSON any more, so that whoever parses lines leaves it out.
+    A cut line is no longer valid JSON, so a parser of JSON lines skips it.
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is no plain file.
+        ValueError: It is not a regular file.
     """
     descriptor = opened(path)
     with open(descriptor, "rb") as file:
@@ -88,12 +84,12 @@ def lines(path: Path) -> Iterator[bytes]:
 
 
 def inflate(data: bytes, most: int) -> bytes:
-    """What zlib compressed.
+    """Decompress zlib data, at most `most` bytes.
 
     Raises:
-        ValueError: It is no such thing, or more than `most` bytes: no more are ever unpacked.
+        ValueError: It is not zlib data, or longer than that.
     """
-    import zlib  # here: no start of a process needs it
+    import zlib  # not needed at process start
 
     unpacker = zlib.decompressobj()
     try:
@@ -120,13 +116,13 @@ def _read(path: str | Path, wanted: int, most: int) -> bytes:
         size = os.fstat(descriptor).st_size
         if size > most:
             raise ValueError(f"{path}: expected at most {most} bytes, got {size}.")
-        return _content(descriptor, min(wanted, size))  # of a file that grows meanwhile no more than it had
+        return _content(descriptor, min(wanted, size))  # the file may grow meanwhile
     finally:
         os.close(descriptor)
 
 
 def opened(path: str | Path) -> int:
-    """A descriptor of a plain file; anything else is refused, and a pipe's writer not waited for."""
+    """Open a regular file for reading; refuse anything else, and never block on a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:
         mode = os.fstat(descriptor).st_mode
@@ -151,8 +147,8 @@ def parse_json(content: str | bytes) -> Json:
     """Parse JSON text.
 
     Raises:
-        ValueError: It is no JSON, nested deeper than `MAX_DEPTH`, has a name twice in one object, or holds NaN,
-            Infinity, a number like 1e999, which Python reads as one, or an integer of thousands of digits.
+        ValueError: It is not JSON, nested deeper than `MAX_DEPTH`, repeats a name in an object, or contains NaN,
+            Infinity, a number that overflows (1e999), or an integer of thousands of digits.
     """
     text = decoded(content)
     _check_depth(text)
@@ -160,18 +156,18 @@ def parse_json(content: str | bytes) -> Json:
 
 
 def decoded(content: str | bytes) -> str:
-    """Text of a JSON file, in whichever encoding of Unicode; UnicodeDecodeError, a ValueError, if it is none."""
+    """Decode JSON bytes in any Unicode encoding; raises UnicodeDecodeError, a ValueError."""
     return content if isinstance(content, str) else content.decode(json.detect_encoding(content))
 
 
 def first_json(text: str) -> Json:
-    """The JSON value that a text begins with, whatever follows; ValueError as `parse_json`."""
+    """Parse the JSON value at the start of a text and ignore the rest; raises like `parse_json`."""
     _check_depth(text)
     return _decoder.raw_decode(text)[0]
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what is nested too deeply before anything is made of it; 2 us for a record's head of 2 KiB."""
+    """Refuse deeply nested JSON before parsing it; 2 us for a record's head of 2 KiB."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     if not _is_shallow(text):
@@ -181,13 +177,13 @@ def _check_depth(text: str) -> None:
 
 
 def _is_shallow(text: str) -> bool:
-    """Whether brackets lie in each other at most `MAX_DEPTH` times; also False where strings hold odd ones."""
+    """Whether brackets nest at most `MAX_DEPTH` deep; may be False if strings contain unbalanced ones."""
     brackets = text.encode("utf-8", "surrogatepass").translate(_ROUND, _NO_BRACKETS)
     depth = 0
     while b"()" in brackets and depth < MAX_DEPTH:
-        brackets = brackets.replace(b"()", b"")  # the innermost, everywhere
+        brackets = brackets.replace(b"()", b"")  # the innermost pairs
         depth += 1
-    return depth + len(brackets) <= MAX_DEPTH  # of a text that is cut off some are left
+    return depth + len(brackets) <= MAX_DEPTH  # a truncated text leaves unbalanced ones
 
 
 _ROUND = bytes.maketrans(b"[{]}", b"(())")
@@ -214,22 +210,22 @@ def _finite(digits: str) -> float:
     return number
 
 
-# Made once: `json.loads` with these options makes one a call, which a listing of 100,000 records pays for.
+# Made once: `json.loads` with options makes one per call, which shows when listing 100,000 records.
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_object)
 
 
 def text(data: Json) -> str:
-    """JSON as it is written to disk: one line, ASCII; NaN and Infinity are refused."""
+    """JSON as written to disk: one ASCII line; NaN and Infinity are refused."""
     return json.dumps(data, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def json_head(content: bytes, last: str) -> dict[str, Json] | None:
-    """The fields of an object before the list `last`, from the first bytes of a file that `text` spelled.
+    """Parse an object's fields before the list `last` from the first bytes of a file written by `text`.
 
     Returns:
-        None where `last` is not among these bytes, or what is before it is no JSON: read the whole file then.
+        None if `last` is not in these bytes or the part before it is not JSON: read the whole file then.
     """
-    # Inside a string the quotes would be escaped, and inside a nested object the rest would not be balanced.
+    # In a string the quotes would be escaped; in a nested object the rest would be unbalanced.
     head, found, _ = content.partition(f', "{last}": ['.encode())
     try:
         fields = parse_json(head + b"}") if found else None
@@ -239,38 +235,38 @@ def json_head(content: bytes, last: str) -> dict[str, Json] | None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Replace a file's content in one step: readers see the old text or the new, never a part.
+    """Replace a file atomically: readers see the old text or the new one, never a part.
 
-    Not crash-durable: there is no fsync, a power cut may lose the newest write (the old or no file is left). What was
-    written is not read back: on a network file system its own writer may not see it yet.
+    Not crash-durable: there is no fsync, so a power cut may lose the newest write. The file is not read back: on a
+    network file system even its writer may not see it at once.
 
     Raises:
-        OSError: The folder cannot be made or written; no temporary file is left behind.
+        OSError: The folder cannot be created or written; no temporary file is left behind.
     """
     write_bytes(path, content.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file's content in one step; what holds of `write_text` holds here, also what it raises."""
+    """Replace a file atomically, like `write_text`."""
     _twice(lambda: _replace(path, content))
 
 
 def overwrite(path: Path, content: str) -> None:
-    """Write over a file where it stands; for text of one writer that changes many times a second.
+    """Overwrite a file in place, for text that one writer changes many times a second.
 
-    Replacing a file may wait for the disk (ext4: 3 ms each). A reader beside this may find it half-written, and so may
-    those who come after a machine that died; one who comes after a killed process finds the old text or the new.
+    Replacing a file may wait for the disk (ext4: 3 ms). A concurrent reader, or a machine crash, may see a half-written
+    file; after a killed process it holds the old text or the new.
 
     Raises:
-        OSError: The folder cannot be made or written.
+        OSError: The folder cannot be created or written.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
     except OSError:
-        write_text(path, content)  # there is none yet, or it is somebody else's
+        write_text(path, content)  # it does not exist, or belongs to another user
         return
     try:
-        # Blanks over the rest of a longer text: cutting it off would be a second step.
+        # Pad with blanks: truncating would be a second step.
         write_all(descriptor, content.encode().ljust(os.fstat(descriptor).st_size))
     finally:
         os.close(descriptor)
@@ -278,10 +274,10 @@ def overwrite(path: Path, content: str) -> None:
 
 def _replace(path: Path, content: bytes) -> None:
     make_folder(path.parent)
-    # Beside its target, or os.replace would cross file systems; hidden and unique, so that readers never see it.
+    # In the same folder, as os.replace cannot cross file systems; hidden and unique, so that readers ignore it.
     temporary = path.parent / f"{_prefix(path)}{os.urandom(12).hex()}.tmp"
     try:
-        # The umask's own mode: tempfile would make it 0600, which the readers of a shared folder cannot open.
+        # With the umask's mode: tempfile would use 0600, which other readers of a shared folder cannot open.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             write_all(descriptor, content)
@@ -291,7 +287,7 @@ def _replace(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     except BaseException as error:
         remove(temporary)
-        if isinstance(error, OSError) and error.filename is None:  # a write knows no name, and the user must
+        if isinstance(error, OSError) and error.filename is None:  # `os.write` does not name the file
             error.filename = str(path)
         raise
 
@@ -301,7 +297,7 @@ def _prefix(path: Path) -> str:
 
 
 def remove_temporaries(path: Path) -> None:
-    """Remove the temporary files of writers of `path` who were killed; one who is writing now writes once more."""
+    """Remove temporary files left by killed writers of `path`; a live writer retries."""
     try:
         names = [name for name in os.listdir(path.parent) if name.startswith(_prefix(path)) and name.endswith(".tmp")]
     except OSError:
@@ -311,13 +307,13 @@ def remove_temporaries(path: Path) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of it: one call may take a part, when a disk fills up."""
+    """Write all bytes: a single call may write a part when the disk fills up."""
     while content:
         content = content[os.write(descriptor, content) :]
 
 
 def remove(path: Path) -> bool:
-    """Remove a file; whether that was possible. A leftover costs bytes, raising here would cost the result."""
+    """Remove a file; returns whether that worked. A leftover costs bytes, an exception would cost the result."""
     try:
         os.unlink(path)
     except OSError:
@@ -326,24 +322,24 @@ def remove(path: Path) -> bool:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove an empty folder; one that is not, or cannot be removed, stays."""
+    """Remove a folder if it is empty and may be removed."""
     with contextlib.suppress(OSError):
         os.rmdir(path)
 
 
 def touch(path: Path) -> None:
-    """Set a file's times to now, if that is allowed: readers of a shared folder may not."""
+    """Set a file's times to now if permitted: readers of a shared folder may not."""
     with contextlib.suppress(OSError):
         os.utime(path)
 
 
 def make_folder(path: Path, mode: int = 0o700) -> None:
-    """Make a folder and those above it with a mode, less the umask, or as open as a group-shared (setgid) one above.
+    """Create a folder and its parents with a mode less the umask, or with the mode of a group-shared (setgid) parent.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
-    # Mostly it is there; and each missing one above gets the private mode too, which `parents=True` would not do.
+    # It usually exists. Missing parents get the private mode too, unlike with `parents=True`.
     if os.path.isdir(path):
         return
     if path.parent != path:
@@ -359,19 +355,18 @@ def make_folder(path: Path, mode: int = 0o700) -> None:
 
 
 def share(descriptor: int, folder: Path) -> None:
-    """Let those read, and write, a new file who may do so with its folder, if the folder is group-shared."""
+    """Give a new file the permissions of its folder if that is group-shared."""
     if mode := shared_mode(folder):
-        with contextlib.suppress(OSError):  # some file systems have no modes; the file is as the umask made it
+        with contextlib.suppress(OSError):  # some file systems have no modes: keep the umask's
             os.fchmod(descriptor, mode)
 
 
 def shared_mode(folder: Path) -> int:
-    """The mode of files in a group-shared folder; 0 in any other, where the umask decides."""
+    """Mode for files in a group-shared folder; 0 elsewhere, where the umask decides."""
     return _group_mode(folder) & 0o666
 
 
 def _group_mode(folder: Path) -> int:
-    """The mode of a group-shared folder; 0 for any other."""
     try:
         mode = os.stat(folder).st_mode
     except OSError:
@@ -380,10 +375,10 @@ def _group_mode(folder: Path) -> int:
 
 
 def move_aside(path: Path, folder: Path) -> Path | None:
-    """Move a damaged file into a folder, so that it can be looked at and is not met again.
+    """Move a damaged file into a folder for inspection.
 
     Returns:
-        Where it lies now, or None if it could not be moved (the next write replaces it).
+        Its new path, or None if it could not be moved (the next write replaces it).
     """
     target = folder / f"{path.stem}.{os.getpid()}.{time.time_ns():x}{path.suffix}"
     try:
@@ -395,11 +390,11 @@ def move_aside(path: Path, folder: Path) -> Path | None:
 
 
 def cache_dir(setting: str) -> Path:
-    """The folder of records: an absolute path, made so at first use and then fixed.
+    """The folder of records, made absolute at first use and fixed for the process.
 
     Args:
-        setting: The user's choice; empty for the platform's cache folder. Without a usable home folder (HOME unset
-            and no passwd entry) a private folder under the system's temporary one is taken.
+        setting: The user's choice; empty for the platform's cache folder. Without a usable home folder (no HOME, no
+            passwd entry) it is a private folder under the system's temporary one.
     """
     if setting not in _cache_dirs:
         _cache_dirs[setting] = _absolute(setting) if setting else _default_dir()
@@ -421,13 +416,13 @@ def _default_dir() -> Path:
 
     try:
         path = Path(platformdirs.user_cache_dir("autotuned", appauthor=False))
-    except (RuntimeError, KeyError, OSError):  # a uid without a passwd entry: which one depends on the Python version
+    except (RuntimeError, KeyError, OSError):  # no passwd entry; the type depends on the Python version
         return _temporary_dir()
     return path if path.is_absolute() else _temporary_dir()
 
 
 def _temporary_dir() -> Path:
-    import tempfile  # here, for it costs a hit some milliseconds
+    import tempfile  # costs milliseconds at process start
 
     user = os.getuid() if hasattr(os, "getuid") else "user"
     path = Path(tempfile.gettempdir()) / f"autotuned-{user}"
@@ -436,13 +431,13 @@ def _temporary_dir() -> Path:
         safe = not isinstance(user, int) or _is_private(path, user)
     except OSError:
         safe = False
-    # Under a folder that everybody writes, a name that can be guessed may be somebody else's.
+    # In a world-writable folder a predictable name may belong to somebody else.
     return path if safe else Path(tempfile.mkdtemp(prefix="autotuned-"))
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A private folder for a `with` block, removed at its end."""
+    """A private folder for a `with` block."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="autotuned-") as name:
@@ -450,9 +445,9 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def _is_private(path: Path, user: int) -> bool:
-    """Whether nobody but a user can put files into a folder, or another folder in its place.
+    """Whether only `user` can put files into a folder or replace it.
 
-    One that was open to others for a while is not made private here: what they put into it would still be there.
+    A folder that was ever open to others is not made private here: their files would still be in it.
     """
     own, above = path.lstat(), path.parent.stat()
     kept = above.st_mode & stat.S_ISVTX or not above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

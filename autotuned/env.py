@@ -1,4 +1,4 @@
-"""The options read from environment variables, and the only file that touches `os.environ`."""
+"""Options read from environment variables; the only file that touches `os.environ`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SEALS: tuple[OnSeal, ...] = get_args(OnSeal)
 DEVICES = ("cuda", "interpreter")
 INSTALLS = ("seed", "replace", "race", "replace-race")
 log = logging.getLogger("autotuned")
-SAID = 4096  # things that a process, or one tuned function, remembers to have warned of
+SAID = 4096  # warnings that a process, or one tuned function, remembers
 _said: set[str] = set()
 _Value = TypeVar("_Value", bound=str)
 _Default = TypeVar("_Default", bound=str)
 
 
 class Option(Frozen):
-    """One environment variable: its name, its default in words, and what it does."""
+    """An environment variable: name, default in words, and effect."""
 
     name: str
     default: str
@@ -61,8 +61,7 @@ OPTIONS = (
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
 )
 
-# Modes pushed by `with autotuned.mode(...)`. Process-wide on purpose: autograd runs backward kernels on threads of
-# its own, which must follow the mode of the program and not a thread-local default.
+# Modes pushed by `with autotuned.mode(...)`. Process-wide: autograd runs backward kernels on its own threads.
 _pushed: list[Mode] = []
 _on_mode_change: list[Callable[[], None]] = []
 
@@ -85,20 +84,20 @@ def current_mode() -> Mode:
     """The mode in force: the innermost `autotuned.mode(...)`, else `AUTOTUNED_MODE`, else "auto".
 
     Raises:
-        ValueError: `AUTOTUNED_MODE` holds no mode.
+        ValueError: `AUTOTUNED_MODE` is not a mode.
     """
     return _pushed[-1] if _pushed else _choice("AUTOTUNED_MODE", MODES, "auto")
 
 
 @contextmanager
 def mode(name: Mode) -> Iterator[None]:
-    """Set what calls do when nothing is stored for them, for the whole process, inside a `with` block.
+    """Set what calls do when nothing is stored for them, process-wide, inside a `with` block.
 
     Args:
-        name: "auto", "serve", "strict", "search" or "off"; `docs/modes.md` says what each does.
+        name: "auto", "serve", "strict", "search" or "off"; see `docs/modes.md`.
 
     Raises:
-        ValueError: `name` is no mode.
+        ValueError: `name` is not a mode.
     """
     if name not in MODES:
         raise ValueError(f"autotuned.mode: expected one of {', '.join(MODES)}, got {name!r}.")
@@ -107,7 +106,7 @@ def mode(name: Mode) -> Iterator[None]:
     try:
         yield
     finally:
-        # Not a plain pop: two threads may leave their blocks in either order.
+        # Not a plain pop: threads may leave their blocks in any order.
         _pushed.reverse()
         _pushed.remove(name)
         _pushed.reverse()
@@ -115,7 +114,7 @@ def mode(name: Mode) -> Iterator[None]:
 
 
 def on_mode_change(callback: Callable[[], None]) -> None:
-    """Call `callback` whenever `autotuned.mode` begins or ends, so that bound choices can be dropped."""
+    """Call `callback` whenever `autotuned.mode` is entered or left, so that bound choices can be dropped."""
     _on_mode_change.append(callback)
 
 
@@ -124,7 +123,7 @@ def _tell_mode_change() -> None:
         callback()
 
 
-# Beginnings of the names of variables that change what Triton compiles; which of them count says Triton itself.
+# Prefixes of variables that may change what Triton compiles; Triton itself says which ones do.
 _CODE_PREFIXES = (b"TRITON_", b"LLVM_", b"MLIR_", b"DISABLE_", b"NVPTX_", b"PTXAS_", b"AMDGCN_", b"ALLOW_", b"STORE_",
                   b"USE_", b"ENABLE_")  # fmt: skip
 _on_code_change: list[Callable[[], None]] = []
@@ -133,8 +132,8 @@ _on_code_change: list[Callable[[], None]] = []
 def on_code_change(callback: Callable[[], None]) -> None:
     """Call `callback` just before this process sets or unsets a variable that may change what Triton compiles.
 
-    An audit hook, since anything on the path of a hit would cost every launch: hits are as fast with it as without
-    (tests/bench/key.py), and `open` or `import` take 0.1 us more. What C code sets by itself is not noticed.
+    Uses an audit hook, which costs a hit nothing and `open` or `import` 0.1 us (tests/bench/key.py). Changes made
+    directly by C code are not noticed.
     """
     if not _on_code_change:
         sys.addaudithook(_audit)
@@ -151,58 +150,58 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
 
 @lru_cache(maxsize=1)
 def stamp() -> Callable[[], int | None]:
-    """A function giving a number that changes with any environment variable, also one that C code sets.
+    """A function returning a number that changes with any environment variable, also when C code sets it.
 
-    It gives None where the C extension was not built; then whoever wants to know must look.
+    Without the C extension it returns None: the caller must check by itself.
     """
     return _native.extension.environment if _native.extension is not None else lambda: None
 
 
 def launcher() -> Launcher | Literal[""]:
-    """The launch path asked for: "c", "python", "triton", or "" for the fastest that is there."""
+    """The requested launch path: "c", "python", "triton", "verify", or "" for the fastest available."""
     return _choice("AUTOTUNED_LAUNCHER", LAUNCHERS, "")
 
 
 def command_line_device() -> str:
-    """The device asked for on the command line: "cuda", "interpreter", or "" for whichever is there."""
+    """The device requested for the command line: "cuda", "interpreter", or "" for whichever exists."""
     return _choice("AUTOTUNED_DEVICE", DEVICES, "")
 
 
 def install_kind() -> str:
-    """What `autotuned run` has asked its processes to install: one of `INSTALLS`, or "" for nothing."""
+    """What `autotuned run` asks its processes to install: one of `INSTALLS`, or ""."""
     return _choice("AUTOTUNED_INSTALL", INSTALLS, "")
 
 
 @contextmanager
 def cache_dir_set(folder: Path) -> Iterator[None]:
-    """Another cache folder inside a `with` block."""
+    """Use another cache folder inside a `with` block."""
     with _put_back("AUTOTUNED_CACHE_DIR"):
         os.environ["AUTOTUNED_CACHE_DIR"] = str(folder)
         yield
 
 
 def kept_binaries() -> str | None:
-    """Where `autotuned run` has asked its processes to keep compiled kernels; None for nowhere."""
+    """Where `autotuned run` asks its processes to keep compiled kernels; None for nowhere."""
     return _get("AUTOTUNED_BINARIES") or None
 
 
 def seal_kind() -> OnSeal | Literal[""]:
-    """What a search or a compilation is: one of `SEALS`, or "" for nothing special."""
+    """How a search or compilation is treated: one of `SEALS`, or "" for normally."""
     return _choice("AUTOTUNED_SEAL", SEALS, "")
 
 
 def is_of_the_process(value: Any) -> bool:
-    """Whether a value is the process's environment, its arguments, its path, or its modules: no part of any code."""
+    """Whether a value is the process's environment, arguments, path or modules, which are no part of any code."""
     return any(value is one for one in (os.environ, sys.argv, sys.path, sys.modules))
 
 
 def for_command(kind: str, startup: str, binaries: str = "") -> dict[str, str]:
-    """The environment of a command that `autotuned run` starts.
+    """The environment for a command that `autotuned run` starts.
 
     Args:
         kind: One of `INSTALLS`.
-        startup: The folder with the `sitecustomize.py` that its Pythons run first.
-        binaries: The folder that keeps compiled kernels; "" for none.
+        startup: The folder with the `sitecustomize.py` that its Python processes run first.
+        binaries: The folder for compiled kernels; "" for none.
     """
     path = [startup, *(part for part in _get("PYTHONPATH").split(os.pathsep) if part)]
     kept = {"AUTOTUNED_BINARIES": os.path.abspath(binaries)} if binaries else {}
@@ -210,10 +209,10 @@ def for_command(kind: str, startup: str, binaries: str = "") -> dict[str, str]:
 
 
 def compile_workers() -> int | None:
-    """How many configs may be compiled at once; None where the user leaves it open.
+    """How many configs may compile at once; None if the user does not say.
 
     Raises:
-        ValueError: It is no number of 0 or more.
+        ValueError: It is not an integer of 0 or more.
     """
     text = _get("AUTOTUNED_COMPILE_WORKERS")
     if text and not text.isdecimal():
@@ -222,27 +221,27 @@ def compile_workers() -> int | None:
 
 
 def notebook() -> str:
-    """The notebook that this process runs, as Jupyter's server says it; "" where nobody does."""
+    """The notebook that Jupyter's server says this process runs; "" if unknown."""
     return _get("JPY_SESSION_NAME")
 
 
-# What torchrun, Slurm, Open MPI and MPICH tell each process of how many of them run on its host.
+# Processes per host, as torchrun, Slurm, Open MPI and MPICH tell each process.
 _RANKS = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 def local_ranks() -> int:
-    """Processes of the same job on this host, at least 1."""
+    """Number of processes of this job on this host, at least 1."""
     texts = (_get(name).partition("(")[0] for name in _RANKS)  # Slurm writes "4(x2)" for two hosts of four
     return max([1, *(int(text) for text in texts if text.isdecimal())])
 
 
 def config_path() -> list[Path]:
-    """The folders of `AUTOTUNED_CONFIG_PATH`, in order, `~` expanded."""
+    """Folders of `AUTOTUNED_CONFIG_PATH`, in order, `~` expanded."""
     return [Path(part).expanduser() for part in _get("AUTOTUNED_CONFIG_PATH").split(os.pathsep) if part.strip()]
 
 
 def cache_dir_setting() -> str:
-    """`AUTOTUNED_CACHE_DIR` as it stands; empty means unset."""
+    """`AUTOTUNED_CACHE_DIR` as given; "" if unset."""
     return _get("AUTOTUNED_CACHE_DIR")
 
 
@@ -253,28 +252,28 @@ def record_path() -> Path | None:
 
 
 def for_recording(path: Path) -> dict[str, str]:
-    """This process's environment with `AUTOTUNED_RECORD` set, for a command that is to be recorded."""
+    """This process's environment with `AUTOTUNED_RECORD` set, for a command to be recorded."""
     return {**os.environ, "AUTOTUNED_RECORD": str(path)}
 
 
 def unstripped(names: Iterable[str]) -> dict[str, str]:
-    """Those of these variables that are set, as they stand: an empty one is not an unset one."""
+    """Values of those variables that are set, unmodified: empty is not unset."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def changed(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """This process's environment with other values, for a process to be started; None leaves a variable out."""
+    """This process's environment with some variables changed, for a new process; None removes a variable."""
     merged = {**os.environ, **settings}
     return {name: value for name, value in merged.items() if value is not None}
 
 
-# Of this package's options those that mean the same on every host, and of the others what names a place.
+# Options of this package that mean the same on every host, and suffixes of variables that name a local path.
 _ON_NODES = ("AUTOTUNED_MODE", "AUTOTUNED_LOG", "AUTOTUNED_LAUNCHER", "AUTOTUNED_COMPILE_WORKERS", "AUTOTUNED_DEVICE")
 _PLACES = ("_DIR", "_HOME", "_PATH")
 
 
 def for_nodes() -> dict[str, str | None]:
-    """What of this process's environment holds for processes on other hosts too: no folder or file of this one."""
+    """The part of this environment that also applies on other hosts: no local folders or files."""
     code = tuple(prefix.decode() for prefix in _CODE_PREFIXES)
     return {
         name: value
@@ -283,24 +282,24 @@ def for_nodes() -> dict[str, str | None]:
     }
 
 
-connected: list[Any] = []  # shared stores that `autotuned.connect` was given; the last one is in force
+connected: list[Any] = []  # shared stores given to `autotuned.connect`; the last one is in force
 
 
 def has_store() -> bool:
-    """Whether there is a shared store behind the user's own."""
+    """Whether a shared store is configured."""
     return bool(connected or _get("AUTOTUNED_STORE"))
 
 
 def store_url() -> str:
-    """The shared store's URL, with its secrets; "" for none."""
+    """URL of the shared store, secrets included; "" for none."""
     return _get("AUTOTUNED_STORE")
 
 
 def store_settings() -> dict[str, Any]:
-    """What the environment says of the shared store, as `autotuned.connect` takes it.
+    """The environment's settings of the shared store, as arguments of `autotuned.connect`.
 
     Raises:
-        ValueError: A variable cannot have its value.
+        ValueError: A variable has an invalid value.
     """
     wait, choices = _get("AUTOTUNED_STORE_WAIT_S"), ("0", "1")
     try:
@@ -309,18 +308,18 @@ def store_settings() -> dict[str, Any]:
         problem = f"AUTOTUNED_STORE_WAIT_S: expected seconds, got {wait!r}. Unset it for 0.3."
         raise ValueError(problem) from None
     read_only = _choice("AUTOTUNED_STORE_READ_ONLY", choices, "0") == "1"
-    # Not as other variables, which an empty value unsets: where a secret is not mounted, all would be believed.
+    # An empty key is not an unset one: if a secret failed to mount, unsigned records would be trusted.
     key = _get("AUTOTUNED_STORE_KEY") if "AUTOTUNED_STORE_KEY" in os.environ else None
     return {"key": key, "read_only": read_only, **given}
 
 
 def redacted(url: str) -> str:
-    """A URL without what may be secret in it: user, password and query."""
+    """A URL without its secrets: user, password and query."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         return "***" if url else ""
-    users, at, rest = rest.rpartition("@")  # first: a password may have any letter
-    if "?" in users:  # or it is a query that has an @
+    users, at, rest = rest.rpartition("@")  # first: a password may contain any character
+    if "?" in users:  # or the query contains an @
         return f"{scheme}://***"
     rest, hash_mark, fragment = rest.partition("#")
     rest, query, _ = rest.partition("?")
@@ -336,23 +335,23 @@ _SECRET: dict[str, Callable[[str], str]] = {
 
 
 def values() -> dict[str, str]:
-    """Each option's name and its value ("" if unset) without secrets, for `autotuned doctor`."""
+    """Each option's value ("" if unset) without secrets, for `autotuned doctor`."""
     return {option.name: _SECRET.get(option.name, str)(_get(option.name)) for option in OPTIONS}
 
 
 def has_columns() -> bool:
-    """Whether `COLUMNS` says how wide a terminal is."""
+    """Whether `COLUMNS` gives the terminal's width."""
     return bool(_get("COLUMNS"))
 
 
-_chose_interpreter = False  # whether this process imported Triton for its interpreter by `use_interpreter`
+_chose_interpreter = False  # whether `use_interpreter` was called in this process
 
 
 def use_interpreter() -> None:
     """Make Triton interpret kernels on the CPU.
 
     Raises:
-        RuntimeError: Triton is imported already; it decides at import and at decoration, so it is too late.
+        RuntimeError: Triton is already imported, which is when it decides.
     """
     global _chose_interpreter
     if "triton" in sys.modules and not (interpreter_requested() or _chose_interpreter):
@@ -363,7 +362,6 @@ def use_interpreter() -> None:
 
 @contextmanager
 def _put_back(name: str) -> Iterator[None]:
-    """Leave a variable behind as it was."""
     before = os.environ.get(name)
     try:
         yield
@@ -376,7 +374,7 @@ def _put_back(name: str) -> Iterator[None]:
 
 @contextmanager
 def interpreter_put_back() -> Iterator[None]:
-    """Leave `TRITON_INTERPRET` behind as it was; what was imported and decorated meanwhile stays interpreted."""
+    """Restore `TRITON_INTERPRET` after a `with` block; what was decorated inside stays interpreted."""
     with _put_back("TRITON_INTERPRET"):
         yield
 
@@ -387,12 +385,12 @@ def interpreter_requested() -> bool:
 
 
 def triton_tool(name: str) -> str:
-    """The path in one of Triton's tool variables such as `TRITON_PTXAS_PATH`; empty if unset."""
+    """The path in a tool variable of Triton such as `TRITON_PTXAS_PATH`; "" if unset."""
     return _get(name)
 
 
 def configure_logging() -> None:
-    """Send this package's log to stderr at `AUTOTUNED_LOG`'s level; without the variable nothing is set up."""
+    """Log to stderr at `AUTOTUNED_LOG`'s level; does nothing if that is unset."""
     level = _get("AUTOTUNED_LOG").upper()
     if not level:
         return
@@ -409,9 +407,9 @@ def configure_logging() -> None:
 
 
 def warn_once(about: str, message: str, *args: object, said: set[str] = _said) -> None:
-    """Warn of a thing once, in this process or for whatever keeps `said`."""
+    """Log a warning once per `about`, for this process or for the owner of `said`."""
     if about not in said:
-        if len(said) >= SAID:  # said again rather than kept without end
+        if len(said) >= SAID:  # better repeat a warning than grow without bound
             said.clear()
         said.add(about)
         log.warning(message, *args)
@@ -419,7 +417,7 @@ def warn_once(about: str, message: str, *args: object, said: set[str] = _said) -
 
 @contextmanager
 def log_level(level: str) -> Iterator[None]:
-    """Log on stderr at a level, here and in processes that are started, inside a `with` block."""
+    """Log to stderr at a level inside a `with` block, here and in child processes."""
     before = log.level, log.propagate, list(log.handlers)
     with _put_back("AUTOTUNED_LOG"):
         os.environ["AUTOTUNED_LOG"] = level
@@ -432,6 +430,6 @@ def log_level(level: str) -> Iterator[None]:
 
 
 def temporary_folders() -> list[str]:
-    """Where programs put files that are not to last; `tempfile` would write one to find out which."""
+    """Folders for temporary files, found without `tempfile`, which would write one."""
     named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     return [os.path.realpath(folder) for folder in (*named, "/tmp", "/var/tmp") if folder]

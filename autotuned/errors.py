@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 class AutotunedError(Exception):
     """Base of every error this package raises on purpose.
 
-    The facts of a message are also attributes of the exception (each class names its own), and every error
-    survives pickling, so that a worker process can hand it to its parent.
+    The facts in a message are also attributes (each class lists its own). Errors survive pickling, so that worker
+    processes can pass them on.
     """
 
     def __init__(self, message: str, **facts: object) -> None:
@@ -18,42 +18,42 @@ class AutotunedError(Exception):
 
 
 class DecorationError(AutotunedError, TypeError):
-    """`@autotune` was given something it cannot decorate, or options that contradict each other."""
+    """`@autotune` got something it cannot decorate, or contradicting options."""
 
 
 class ArgumentNameError(AutotunedError, ValueError):
-    """A list of argument names holds one that the kernel does not have (`.name`, `.kernel`)."""
+    """A list of argument names has one that the kernel lacks (`.name`, `.kernel`)."""
 
     name: str
     kernel: str
 
 
 class ConfigError(AutotunedError, ValueError):
-    """A candidate config cannot belong to this kernel (`.kernel`)."""
+    """A candidate config does not fit this kernel (`.kernel`)."""
 
     kernel: str
 
 
 class SpaceError(AutotunedError, ValueError):
-    """A declared space cannot be read, or leaves nothing for a call (`.constraint` says where)."""
+    """A declared space is invalid or empty for a call (`.constraint` says where)."""
 
     constraint: str
 
 
 class PruningError(AutotunedError, ValueError):
-    """A pruner left nothing, or gave something that is no config (`.kernel`)."""
+    """A pruner left nothing or returned something other than configs (`.kernel`)."""
 
     kernel: str
 
 
 class CallError(AutotunedError, TypeError):
-    """A kernel was called in a way that cannot be launched, for example without a grid (`.kernel`)."""
+    """A kernel was called in a way that cannot be launched, such as without a grid (`.kernel`)."""
 
     kernel: str
 
 
 class VersionError(AutotunedError, ImportError):
-    """Triton is older than this package can use (`.distribution`, `.version`)."""
+    """Triton is older than this package supports (`.distribution`, `.version`)."""
 
     distribution: str
     version: str
@@ -64,86 +64,86 @@ class NoDeviceError(AutotunedError, RuntimeError):
 
 
 class OptionError(AutotunedError, ValueError):
-    """An option of a function, or a variable, cannot have its value (`.option`, "" for variables; `.problem`)."""
+    """An option or a variable has an invalid value (`.option`, "" for variables; `.problem`)."""
 
     option: str
     problem: str
 
 
 class DeviceChoiceError(AutotunedError, ValueError):
-    """GPUs were named that are not there, or not clearly (`.device` is the name)."""
+    """A GPU was named that does not exist or is ambiguous (`.device` is the name)."""
 
     device: str
 
 
 class PlaceError(AutotunedError, ValueError):
-    """A tensor lies where the GPU that a kernel runs on cannot reach it (`.argument`, `.device`)."""
+    """A tensor is in memory that the kernel's GPU cannot reach (`.argument`, `.device`)."""
 
     argument: str
     device: str
 
 
 class DeviceLostError(AutotunedError, RuntimeError):
-    """The device is in an error state that this process cannot leave (`.kernel`; `.config` ran, or is empty)."""
+    """The device is in an error state that this process cannot recover from (`.kernel`; `.config` ran, or is empty)."""
 
     kernel: str
     config: str
 
 
 class LeftOutError(AutotunedError, RuntimeError):
-    """A config took its compiler along, or more time than it may (`.seconds` is what it took)."""
+    """A config crashed its compiler or exceeded its time limit (`.seconds` is what it took)."""
 
     seconds: float
 
 
 class EncodingError(AutotunedError, TypeError):
-    """A value cannot be written as typed JSON, so it can be no part of a stored key (`.where`)."""
+    """A value cannot be written as typed JSON and so cannot be in a stored key (`.where`)."""
 
     where: str
 
 
 class RecordError(AutotunedError, ValueError):
-    """A stored record is not what its schema says (`.where` names the field)."""
+    """A stored record violates its schema (`.where` names the field)."""
 
     where: str
 
 
 class ConfigFileError(AutotunedError, ValueError):
-    """A shipped config file cannot be read or is not what its schema says (`.path`)."""
+    """A shipped config file is unreadable or violates its schema (`.path`)."""
 
     path: str
 
 
 class OutputError(AutotunedError, OSError):
-    """Nothing can be written where it was asked for, or an input would be overwritten (`.path`)."""
+    """An output path cannot be written, or is also an input (`.path`)."""
 
     path: str
 
 
 class StoreError(AutotunedError, OSError):
-    """A shared store cannot be reached, or what it has cannot be believed; a launch does not raise it."""
+    """A shared store is unreachable or its data cannot be trusted; never raised by a launch."""
 
 
 class KernelNameError(AutotunedError, LookupError):
-    """A name stands for no kernel of which something is stored, or for several (`.name`; "" where all are meant)."""
+    """A name matches no stored kernel, or several (`.name`; "" for all)."""
 
     name: str
 
 
 class TargetError(AutotunedError, ValueError):
-    """A target of `autotuned tune` cannot be imported, or has nothing to tune (`.target`)."""
+    """A target of `autotuned tune` cannot be imported or has nothing to tune (`.target`)."""
 
     target: str
 
 
 class RecordingError(AutotunedError, ValueError):
-    """A file of recorded calls cannot be read or written (`.path`)."""
+    """A recording cannot be read or written (`.path`)."""
 
     path: str
 
 
 class NotTunedError(AutotunedError, LookupError):
-    """No stored choice for this call, and a search is not allowed here (`.kernel`, `.digest`)."""
+    """No choice is stored for this call, and searching is not allowed here (`.kernel`, `.digest`)."""
 
     kernel: str
     digest: str
@@ -152,7 +152,7 @@ class NotTunedError(AutotunedError, LookupError):
 class AllConfigsFailedError(AutotunedError, RuntimeError):
     """Every candidate failed to compile, launch or give a usable time (`.kernel`, `.reasons`).
 
-    `.reasons` maps the text of each failure to the labels of the configs that ended that way.
+    `.reasons` maps each failure's text to the labels of the configs that failed with it.
     """
 
     kernel: str
@@ -160,31 +160,31 @@ class AllConfigsFailedError(AutotunedError, RuntimeError):
 
 
 class OutOfMemoryError(AutotunedError, MemoryError):
-    """There is not enough free memory to tune now; the key stays untuned (`.kernel`)."""
+    """Not enough free memory to tune now; the key stays untuned (`.kernel`)."""
 
     kernel: str
 
 
 class SyncError(AutotunedError, RuntimeError):
-    """Ranks did not come to one choice in time, or cannot (`.kernel`)."""
+    """Ranks could not agree on one choice, or not in time (`.kernel`)."""
 
     kernel: str
 
 
 class CheckError(AutotunedError, RuntimeError):
-    """The reference of `check=` raises, or it stands against most configs (`.kernel`)."""
+    """The reference of `check=` raises or contradicts most configs (`.kernel`)."""
 
     kernel: str
 
 
 class BinaryError(AutotunedError, ValueError):
-    """Compiled kernels that ship cannot be read, built or loaded (`.path`)."""
+    """Shipped compiled kernels cannot be read, built or loaded (`.path`)."""
 
     path: str
 
 
 class SealedError(AutotunedError, RuntimeError):
-    """The process is sealed, and a call needs a search or a compilation (`.kernel`, `.what`, `.reason`).
+    """The process is sealed, and a call needs a search or compilation (`.kernel`, `.what`, `.reason`).
 
     `.what` is "search" or "compile".
     """

@@ -1,4 +1,4 @@
-"""What happens off the path of a hit, told to who asked and counted by kernel."""
+"""Events off the hot path: reported to callbacks and counted by kernel."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Event(Frozen):
 
     Attributes:
         kind: One of `KINDS`.
-        kernel: Its public name; of a kernel that is not tuned, its module and name.
-        key: Digest of the key, or of the binary that was loaded; "" if neither is known.
-        seconds: What it took. A miss contains the search, the compilations and the loads that it led to.
-        reason: Where the choice came from, what was measured, or why something was refused, in words.
+        kernel: Public name; for a kernel that is not tuned, its module and name.
+        key: Digest of the key or of the loaded binary; "" if neither is known.
+        seconds: Duration. A miss includes the search, compilations and loads it caused.
+        reason: Origin of the choice, what was measured, or why something was refused.
     """
 
     kind: str
@@ -33,21 +33,21 @@ class Event(Frozen):
 
 
 class Count(NamedTuple):
-    """How many events there were, and what they took together."""
+    """Number of events and their total seconds."""
 
     events: int
     seconds: float
 
 
 class Handle:
-    """A callback that is told of events until `close()`, or the end of a `with` block."""
+    """A callback that receives events until `close()` or the end of a `with` block."""
 
     def __init__(self, callback: Callable[[Event], Any]) -> None:
         self._callback = callback
         self._is_said = False
 
     def tell(self, event: Event) -> None:
-        """Call it; what it raises is said once, and goes no further."""
+        """Call it; an exception is logged once and not propagated."""
         try:
             self._callback(event)
         except Exception:
@@ -57,13 +57,13 @@ class Handle:
                               self._callback, event)  # fmt: skip
 
     def close(self) -> None:
-        """Tell it no more."""
+        """Stop calling it."""
         global _handles
         with _lock:
             _handles = tuple(handle for handle in _handles if handle is not self)
 
     def __enter__(self) -> Handle:
-        """The handle."""
+        """Return the handle."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -78,8 +78,7 @@ _telling = threading.local()
 _is_begun = False
 
 
-def _forked() -> None:
-    """Another thread may have held the lock when this process was forked."""
+def _forked() -> None:  # another thread may have held the lock
     global _lock
     _lock = threading.Lock()
 
@@ -89,16 +88,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def on_event(callback: Callable[[Event], Any]) -> Handle:
-    """Have a function called with each search, compilation, load, miss, refusal and swap of this process.
+    """Call a function for each search, compilation, load, miss, refusal and swap of this process.
 
-    It is called on the thread where the thing happened, right after it, so it should be short. A launch that hits
-    calls nobody. What the callback itself launches is counted, and told to nobody.
+    It runs on the thread where the event happened, right after it, so it should be short. Hits cause no events.
+    Events of launches made by the callback itself are counted but not reported.
 
     Returns:
-        A handle; its `close()` ends it.
+        A handle; its `close()` ends the calls.
 
     Raises:
-        TypeError: It cannot be called.
+        TypeError: It is not callable.
     """
     global _handles
     if not callable(callback):
@@ -111,9 +110,9 @@ def on_event(callback: Callable[[Event], Any]) -> Handle:
 
 
 def counters() -> dict[tuple[str, str], Count]:
-    """How many events of each kind there were so far, and the seconds they took, by kernel and kind.
+    """Number of events and total seconds so far, by kernel and kind.
 
-    They only grow. Compilations are counted from the first call of this, of `on_event` or of `seal` on.
+    They only grow. Compilations count from the first call of this, of `on_event` or of `seal`.
     """
     begin()
     with _lock:
@@ -121,7 +120,7 @@ def counters() -> dict[tuple[str, str], Count]:
 
 
 def emit(kind: str, kernel: str, key: str = "", seconds: float = 0.0, reason: str = "") -> None:
-    """Count an event, and tell it. Not called on a hit."""
+    """Count an event and report it; never called on a hit."""
     with _lock:
         count = _counts.setdefault((kernel, kind), [0, 0.0])
         count[0] += 1
@@ -138,7 +137,7 @@ def emit(kind: str, kernel: str, key: str = "", seconds: float = 0.0, reason: st
 
 
 def begin() -> None:
-    """Have everything begin that only events need: watching Triton's compiler."""
+    """Start what only events need: watching Triton's compiler."""
     global _is_begun
     _is_begun = True
     while _starters:
@@ -146,12 +145,12 @@ def begin() -> None:
 
 
 def is_begun() -> bool:
-    """Whether somebody has asked for events."""
+    """Whether events were ever requested."""
     return _is_begun
 
 
 def when_begun(start: Callable[[], None]) -> None:
-    """Call a function once somebody asks for events; now, if somebody has."""
+    """Call a function once events are requested, or now if they were."""
     if _is_begun:
         start()
     else:

@@ -1,4 +1,4 @@
-"""Typed JSON: one spelling for each value that a key or a config may hold; and checks of what was read from disk."""
+"""Typed JSON: one spelling for each value in a key or config, and checks of JSON read from disk."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from autotuned.errors import EncodingError, RecordError
 Json = Any
 Fallback = Callable[[Any, str], Json]
 
-OBJECT = "python object"  # known by the object itself, in this process only; no parameter can have a name with a space
+OBJECT = "python object"  # identified by object, in this process only; no parameter name has a space
 
 INT64_MAX = (1 << 63) - 1
-PID_MAX = (1 << 31) - 1  # what the C type holds; above it the system calls raise
+PID_MAX = (1 << 31) - 1  # system calls raise above the C type's range
 
 
 def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
-    """Write a value as JSON that keeps its type: 1, True, 1.0, "1" and an enum of 1 are five values.
+    """Write a value as JSON that keeps its type: 1, True, 1.0, "1" and an enum of 1 differ.
 
-    None, bool, int and str stand for themselves; everything else is a one-field object that names its type, such as
-    `{"float": "0x1.8p+0"}`. A `tl.constexpr` is spelled as what it holds.
+    None, bool, int and str are written as they are, everything else as a one-field object naming its type, such as
+    `{"float": "0x1.8p+0"}`. A `tl.constexpr` is written as its value.
 
     Args:
         value: What to write.
-        where: Its place, for the error ("argument 'ACT' of 'app.gemm'").
-        fallback: Asked about values of an unknown type: its answer is taken as their JSON.
+        where: Its location for errors, such as "argument 'ACT' of 'app.gemm'".
+        fallback: Called with values of unknown types; returns their JSON.
 
     Raises:
-        EncodingError: The type has no spelling and `fallback` gave none.
+        EncodingError: The type is unknown and there is no `fallback`.
     """
     if type(value) in (bool, type(None)) or (type(value) is int and value.bit_length() < WIDE):
         return value
     if isinstance(value, enum.Enum):
-        # Flags by number: a combination such as R|W has no name in Python 3.10, and "R|W" in 3.11.
+        # Flags by number: R|W has no name in Python 3.10, but "R|W" in 3.11.
         member = value.value if isinstance(value, enum.Flag) else value.name
-        # Without its module, which has another name when the file runs as a script; with its value instead.
+        # With its value instead of its module, whose name differs when the file runs as a script.
         return {"enum": [f"{type(value).__qualname__}.{member}", encode(value.value, where, fallback)]}
     if isinstance(value, str):
         return _text(value)
@@ -63,21 +63,21 @@ def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
 
 
 def is_numpy_scalar(value: Any) -> bool:
-    """Whether a value is a NumPy scalar: it has dtype, shape and strides like an array, and is none."""
+    """Whether a value is a NumPy scalar, which has dtype, shape and strides but is not an array."""
     return any(base.__module__ == "numpy" and base.__qualname__ == "generic" for base in type(value).__mro__)
 
 
 def _numpy_scalar(value: Any, where: str, fallback: Fallback | None) -> Json:
-    if value.dtype.kind in "mM":  # dates: `item` loses their unit, and is an integer where Python has no such date
+    if value.dtype.kind in "mM":  # dates: `item` loses the unit, and may be an integer
         return {"numpy": [str(value.dtype), str(value)]}
     item = value.item()
-    if type(item) is type(value):  # a long double is its own item
+    if type(item) is type(value):  # a long double
         return fallback(value, where) if fallback is not None else unencodable(value, where)
     return {"numpy": [str(value.dtype), encode(item, where, fallback)]}
 
 
 def unencodable(value: Any, where: str) -> Json:
-    """Refuse a value that has no spelling."""
+    """Raise EncodingError for a value that has no spelling."""
     raise EncodingError(
         f"{where}: expected None, bool, int, float, str, bytes, tuple, list, dict, enum, dtype, device or a numpy "
         f"scalar, got {type(value).__module__}.{type(value).__qualname__}. Pass one of these, or leave it out of key.",
@@ -86,19 +86,19 @@ def unencodable(value: Any, where: str) -> Json:
 
 
 def canonical(data: Json) -> str:
-    """The one text of a JSON value: sorted fields, no spaces, ASCII; NaN and Infinity are refused."""
-    if type(data) is int:  # the encoder costs 1.3 us to set up, and most values are numbers (tests/bench/key.py)
+    """The canonical text of a JSON value: sorted fields, no spaces, ASCII; NaN and Infinity are refused."""
+    if type(data) is int:  # most values; the encoder costs 1.3 us to set up (tests/bench/key.py)
         return int.__repr__(data)
     return _ENCODER.encode(data)
 
 
 def object_text(texts: Mapping[str, str]) -> str:
-    """The canonical text of an object whose fields are written already."""
+    """The canonical text of an object whose values are already text."""
     return "{" + ",".join([f"{quoted(name)}:{texts[name]}" for name in sorted(texts)]) + "}"
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-quoted = lru_cache(4096)(_ENCODER.encode)  # the canonical text of a name: names are few and come again
+quoted = lru_cache(4096)(_ENCODER.encode)  # the canonical text of a name
 
 
 def digest(data: Json) -> str:
@@ -115,13 +115,13 @@ def _type_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-WIDE = 10_000  # bits of an integer from which on it is written in hex: Python writes 4,300 decimal digits and no more
-DEPTH = 64  # of values within values; what writes JSON gives up at about 1,000
-ITEMS = 1_000_000  # a list that holds one list twice, and so on, has 2 ** DEPTH
+WIDE = 10_000  # integers of this many bits are written in hex: Python refuses more than 4,300 decimal digits
+DEPTH = 64  # of nested values; the JSON writer fails at about 1,000
+ITEMS = 1_000_000  # lists that hold one list twice, nested, would have 2 ** DEPTH
 
 
 class _Nesting(threading.local):
-    """The containers that are being written by this thread, outermost first, and how many items there were."""
+    """Containers being written by this thread, outermost first, and the number of items so far."""
 
     def __init__(self) -> None:
         self.open: list[int] = []
@@ -133,11 +133,7 @@ _nesting = _Nesting()
 
 @contextmanager
 def _inside(value: Any, where: str) -> Iterator[None]:
-    """While the items of a container are written.
-
-    Raises:
-        EncodingError: It holds itself, or is nested too deeply.
-    """
+    """Guard the writing of a container's items; EncodingError for cycles, deep nesting or too many items."""
     held = _nesting.open
     if not held:
         _nesting.items = 0
@@ -153,7 +149,7 @@ def _inside(value: Any, where: str) -> Iterator[None]:
 
 
 def too_deep(value: Any, where: str) -> None:
-    """Refuse a value that is nested more than `DEPTH` deep."""
+    """Raise EncodingError for a value nested more than `DEPTH` deep."""
     _refuse(value, f"nested more than {DEPTH} deep", where)
 
 
@@ -174,13 +170,13 @@ def _items(value: Any, where: str, fallback: Fallback | None) -> list[Json]:
 def _text(value: str) -> Json:
     try:
         value.encode()
-    except UnicodeEncodeError:  # JSON writes a pair of lone surrogates and the character they would make alike
+    except UnicodeEncodeError:  # JSON does not distinguish two lone surrogates from the character they encode
         return {"text": value.encode("utf-8", "surrogatepass").hex()}
     return value
 
 
 def _float(value: float, where: str, fallback: Fallback | None) -> Json:
-    # x + 0.0 turns -0.0 into 0.0; every NaN is spelled "nan" by hex() whatever its payload.
+    # x + 0.0 turns -0.0 into 0.0; hex() spells every NaN "nan".
     return {"float": (value + 0.0).hex()}
 
 
@@ -195,11 +191,11 @@ def _dict(value: dict[Any, Any], where: str, fallback: Fallback | None) -> Json:
 
 
 def _label(key: Any) -> str:
-    """A key of a dict within a place; others than text and numbers have a `repr` of their own, which may fail."""
+    """A dict key in an error's location; other types' `repr` may fail."""
     return repr(key) if type(key) in (str, int, bool, float, bytes) else type(key).__name__
 
 
-# Types of torch and triton are known by name, so that this file needs neither.
+# Types of torch and triton by name, so that this file imports neither.
 _WRITERS: dict[str, Callable[[Any, str, Fallback | None], Json]] = {
     "builtins.float": _float,
     "builtins.list": _list,
@@ -215,12 +211,12 @@ _WRITERS: dict[str, Callable[[Any, str, Fallback | None], Json]] = {
 
 
 def portable(*parts: Json) -> bool:
-    """Whether keys or configs mean something in another process: none of their values is known by object only."""
+    """Whether keys or configs mean the same in other processes: no value is identified by object only."""
     return not any(True for part in parts for _ in _marked("", part))
 
 
 def _marked(path: str, data: Json) -> Iterator[tuple[str, str]]:
-    """The values known by object only: where they stand and their types."""
+    """Paths and types of values identified by object only."""
     if isinstance(data, dict) and OBJECT in data:
         yield path, data["type"]
     elif isinstance(data, (dict, list)):
@@ -229,7 +225,7 @@ def _marked(path: str, data: Json) -> Iterator[tuple[str, str]]:
 
 
 def why_not_portable(data: Json) -> str:
-    """Of what `portable` denies: the first value that is known by object only, and what to do about it."""
+    """Describe the first value that makes `data` not `portable`, and how to fix that."""
     path, kind = next(_marked("", data))
     _, _, name = path.partition("values.")
     if name:
@@ -239,27 +235,18 @@ def why_not_portable(data: Json) -> str:
     return f"{name!r}, a value of type {kind} that its code uses, has no JSON form. Say in version= what of it matters"
 
 
-# Fields of JSON that was read: of the right type, within limits, and named if not.
+# -- checks of JSON that was read -------------------------------------------------------------------------------------
 
 
 def typed(value: Json, kind: type, where: str) -> Any:
-    """A value that must be of a type.
-
-    Raises:
-        RecordError: It is of another.
-    """
-    # bool is an int in Python, and never meant where a number is asked for.
+    """Return `value` if it has type `kind`, else raise RecordError; a bool is not an int."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise wrong(where, kind.__name__, value)
     return value
 
 
 def integer(value: Json, where: str, least: int = 0, most: int = INT64_MAX) -> int:
-    """A whole number within bounds, both included.
-
-    Raises:
-        RecordError: It is none, or beyond them.
-    """
+    """Return `value` if it is an integer in [least, most], else raise RecordError."""
     number: int = typed(value, int, where)
     if not least <= number <= most:
         below = "or more" if most == INT64_MAX else f"to {most}"
@@ -268,29 +255,17 @@ def integer(value: Json, where: str, least: int = 0, most: int = INT64_MAX) -> i
 
 
 def texts(value: Json, where: str) -> list[str]:
-    """A list of texts.
-
-    Raises:
-        RecordError: It is none.
-    """
+    """Return `value` if it is a list of strings, else raise RecordError."""
     return [typed(text, str, f"{where}[{i}]") for i, text in enumerate(typed(value, list, where))]
 
 
 def integers(value: Json, where: str, least: int = 0) -> list[int]:
-    """A list of whole numbers that 64 bits hold.
-
-    Raises:
-        RecordError: It is none.
-    """
+    """Return `value` if it is a list of 64-bit integers of at least `least`, else raise RecordError."""
     return [integer(number, f"{where}[{i}]", least) for i, number in enumerate(typed(value, list, where))]
 
 
 def named(data: Json, where: str, names: Iterable[str]) -> dict[str, Json]:
-    """An object that must have just these fields.
-
-    Raises:
-        RecordError: It is none, one is missing, or there is another.
-    """
+    """Return `data` if it is an object with exactly these fields, else raise RecordError."""
     fields: dict[str, Json] = typed(data, dict, where)
     wanted = set(names)
     if fields.keys() == wanted:
@@ -302,7 +277,7 @@ def named(data: Json, where: str, names: Iterable[str]) -> dict[str, Json]:
 
 
 def is_finite(value: Json) -> bool:
-    """Whether a JSON value is a number that a float can hold."""
+    """Whether a JSON value is a number that a float can represent."""
     try:
         return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
     except OverflowError:  # an int of more than 308 digits
@@ -310,12 +285,12 @@ def is_finite(value: Json) -> bool:
 
 
 def wrong(where: str, expected: str, got: Json) -> RecordError:
-    """The error for a field that is not what its schema says."""
+    """The error for a field that violates its schema."""
     return RecordError(f"{where}: expected {expected}, got {type(got).__name__} {_short(got)}.", where=where)
 
 
 def _short(value: Json) -> str:
-    # An integer of more digits than Python writes would raise here, and a list of millions be written out.
+    # Huge integers would raise in `repr`, and lists of millions would be written out.
     if isinstance(value, (dict, list)) and len(value) > 100:
         return f"of {len(value)} items"
     if isinstance(value, int) and value.bit_length() > 1000:

@@ -1,4 +1,4 @@
-"""Whether a GPU runs below its clocks, as its driver's library says; nothing where that library is not."""
+"""Whether the driver reports that a GPU runs below its clocks."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Callable
 from autotuned.gpu.nvml import Nvml, NvmlError
 
 log = logging.getLogger("autotuned")
-# Reasons for low clocks that no kernel of a search is to blame for: heat, and slowdowns and brakes of the hardware. The
-# power cap is none of them: a busy GPU is always under it.
+# Throttling that no kernel of a search causes: heat and hardware slowdowns. Not the power cap, which always limits a
+# busy GPU.
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x08, 0x20, 0x40, 0x80
 SLOWED = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | HW_POWER_BRAKE
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")  # new and old name
 
 
 class Clocks:
-    """What the driver says of the clocks of one GPU.
+    """Clock throttling of one GPU.
 
-    The library is opened by a thread of its own, since that may take some time; until then nothing is known.
+    The library is opened on a separate thread, since that takes time; until then nothing is known.
 
     Args:
-        uuid: Of the GPU, as torch spells it; None for none that could be asked.
+        uuid: The GPU's, as torch spells it; None if it cannot be asked about.
     """
 
     def __init__(self, uuid: str | None) -> None:
@@ -32,7 +32,7 @@ class Clocks:
         self._opening: threading.Thread | None = None
 
     def open(self) -> None:
-        """Begin to open the library, once."""
+        """Start opening the library, once."""
         if self._uuid and self._opening is None:
             self._opening = threading.Thread(target=self._open, name="autotuned-clocks", daemon=True)
             self._opening.start()
@@ -44,21 +44,21 @@ class Clocks:
             log.debug("clocks of the GPU are not watched: %s", error)
 
     def wait(self) -> None:
-        """Until the library is open, or is known not to be there."""
+        """Wait until the library is open or known to be missing."""
         if self._opening is not None:
             self._opening.join()
 
     @property
     def slowed(self) -> bool:
-        """Whether heat or the hardware holds the clocks down now; False where that is not known."""
+        """Whether heat or the hardware limits the clocks now; False if unknown."""
         return self._ask is not None and bool(self._ask() & SLOWED)
 
 
 def _reasons_of(nvml: Nvml, uuid: str) -> Callable[[], int]:
-    """A function that asks for the reasons of low clocks, as bits; 0 where the driver does not answer.
+    """A function returning the reasons for low clocks as bits; 0 if the driver does not answer.
 
     Raises:
-        NvmlError: The library does not know the GPU, or no reasons.
+        NvmlError: The library does not know the GPU or cannot report reasons.
     """
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     handle = nvml.handle("nvmlDeviceGetHandleByUUID", name.encode())
@@ -79,7 +79,7 @@ _known: dict[str | None, Clocks] = {}
 
 
 def of(uuid: str | None) -> Clocks:
-    """The clocks of a GPU, opened once in this process."""
+    """The clocks of a GPU, opened once per process."""
     found = _known.setdefault(uuid, Clocks(uuid))
     found.open()
     return found

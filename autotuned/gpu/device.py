@@ -1,4 +1,4 @@
-"""Which device a choice was made on: its identity in keys, and its folder name among config files."""
+"""The device a choice was made on: its identity in keys, and its folder among config files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from autotuned.typed_json import Json, digest
 
 
 class Device(Frozen):
-    """One kind of device; two devices with equal fields share choices.
+    """A kind of device; devices with equal fields share choices.
 
     Attributes:
         kind: "cuda" (also AMD GPUs under torch.cuda) or "cpu".
-        name: The product, as the driver names it; "interpreter" where Triton interprets kernels.
+        name: Product name from the driver; "interpreter" if Triton interprets kernels.
         arch: Compute capability such as "sm_90", an AMD architecture, or the CPU's machine name.
         sm_count: Streaming multiprocessors; cores for a CPU.
         mig: Profile of a MIG slice such as "1g.10gb", else None.
@@ -45,8 +45,8 @@ class Device(Frozen):
 
 
 def safe_name(text: str) -> str:
-    """Lower-case letters, digits, '.', '_' and '-' only; each run of anything else becomes one '-'."""
-    # Not by `re`: compiling a pattern costs a process whose choice is stored 0.2 ms.
+    """Lower-case letters, digits, '.', '_' and '-' only; each run of other characters becomes one '-'."""
+    # Without `re`: compiling a pattern takes 0.2 ms at process start.
     words = "".join(letter if letter in _SAFE else " " for letter in text.lower()).split(" ")
     return "-".join(filter(None, words)).strip("-.")
 
@@ -54,14 +54,14 @@ def safe_name(text: str) -> str:
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
-# What Windows takes for a device whatever follows the dot.
+# Device names on Windows, with any suffix.
 _RESERVED = frozenset(["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))])
 
 
 def file_stem(name: str) -> str:
-    """A file's name, without its suffix, that stands for any text on every file system.
+    """A file name (without suffix) for any text, valid on every file system.
 
-    Itself where that will do; else in lower case, made safe and cut, with a hash that tells it from others.
+    Returns the text itself if it is valid, else a lower-case, shortened form plus a hash.
     """
     safe = safe_name(name)[:120]
     return safe if safe == name and safe.partition(".")[0] not in _RESERVED else f"{safe}-{digest(name)[:8]}"
@@ -69,14 +69,14 @@ def file_stem(name: str) -> str:
 
 INTERPRETER = Device("cpu", "interpreter", "interpreter", 0)
 
-# Products that drivers name in several ways: exact name -> the name in keys and folders (the table in docs/keys.md).
-# Only names of one silicon with one number of multiprocessors: PCIe, SXM, NVL, H20 and H200 are products of their own.
+# Products with several driver names: exact name -> the name in keys and folders (see docs/keys.md). Only for the same
+# silicon with the same number of multiprocessors: PCIe, SXM, NVL, H20 and H200 are separate products.
 PRODUCTS = {
-    # Editions and their 10 MiB of difference in memory (local-inference-lab/b12x#407).
+    # Editions that differ by 10 MiB of memory (local-inference-lab/b12x#407).
     "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "NVIDIA RTX PRO 6000 Blackwell",
     "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "NVIDIA RTX PRO 6000 Blackwell",
     "NVIDIA RTX PRO 6000 Blackwell Server Edition": "NVIDIA RTX PRO 6000 Blackwell",
-    # The whole GPU seen from a virtual machine (vLLM, platforms/rocm.py, counts them as one too).
+    # A whole GPU seen from a virtual machine (merged in vLLM's platforms/rocm.py too).
     "AMD Instinct MI300X VF": "AMD Instinct MI300X",
     "AMD Instinct MI325X VF": "AMD Instinct MI325X",
 }
@@ -86,7 +86,7 @@ def from_json(data: Json) -> Device:
     """The device of a stored context.
 
     Raises:
-        TypeError: Fields are missing, unknown or of another type.
+        TypeError: Fields are missing, unknown or of the wrong type.
     """
     found = Device(**data)
     texts = [found.kind, found.name, found.arch, "" if found.mig is None else found.mig]
@@ -98,7 +98,7 @@ def from_json(data: Json) -> Device:
 
 @lru_cache(maxsize=1)
 def cpu() -> Device:
-    """The CPU of this machine: model, machine name and the cores it has."""
+    """This machine's CPU: model, machine name and cores."""
     return Device("cpu", _cpu_model(), platform.machine() or "unknown", os.cpu_count() or 1)
 
 
@@ -115,15 +115,15 @@ _seen: dict[tuple[int, int], Device] = {}  # (index, id of the query function, w
 
 
 def forget() -> None:
-    """Ask anew for each GPU: the process may have been moved to others."""
+    """Query each GPU again: the process may have moved to other GPUs."""
     _seen.clear()
 
 
 def cuda(index: int | None = None) -> Device:
     """The GPU with this index, by default the current one.
 
-    Remembered per index, except where `torch.cuda.get_device_properties` has been replaced (tests that simulate
-    another architecture): then it is asked anew each time. That there is no device is never remembered.
+    Cached per index, unless `torch.cuda.get_device_properties` was replaced (by tests that simulate another
+    architecture). The absence of GPUs is not cached.
 
     Raises:
         NoDeviceError: There is no GPU; the message says how to run without one.
@@ -152,7 +152,6 @@ def _device(properties: Any) -> Device:
 
 
 def _no_device() -> NoDeviceError:
-    """The error for a compiled kernel where there is no GPU."""
     return NoDeviceError(
         "Expected a GPU to launch a compiled Triton kernel on, and torch.cuda sees none. To run on the CPU, set "
         "TRITON_INTERPRET=1 before triton is first imported; `autotuned tune` does so by itself."

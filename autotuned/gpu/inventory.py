@@ -1,4 +1,4 @@
-"""Which GPUs this host has, asked of the driver's management library or of the kernel: CUDA is not initialised."""
+"""List this host's GPUs from the driver's management library or the kernel, without initialising CUDA."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Gpu(Frozen):
 
     Attributes:
         vendor: "nvidia" or "amd".
-        index: Of the GPU, in the order of the bus; slices of one GPU share it.
-        uuid: "GPU-..." or "MIG-..."; "" where an AMD GPU has none, or only CUDA knows which GPU has the index.
-        name: The product, as the driver names it, with the profile of a slice; "" where only CUDA knows it.
-        parent: UUID of the GPU that a slice is of, else "".
+        index: The GPU's, in bus order; slices of one GPU share it.
+        uuid: "GPU-..." or "MIG-..."; "" if an AMD GPU has none, or if only CUDA knows which GPU has this index.
+        name: Product name from the driver, with a slice's profile; "" if only CUDA knows it.
+        parent: UUID of a slice's GPU, else "".
     """
 
     vendor: str
@@ -32,11 +32,11 @@ class Gpu(Frozen):
 
     @property
     def settings(self) -> dict[str, str | None]:
-        """The environment of a process that is to see this one only; None for a variable that must not be there."""
+        """Environment that makes a process see only this GPU; None for a variable that must be unset."""
         chosen = self.uuid or str(self.index)
         if self.vendor == "nvidia":
             return {"CUDA_VISIBLE_DEVICES": chosen}
-        # ROCR's choice comes first: what is left of it has index 0 in HIP, whatever the other two would pick.
+        # ROCR filters first, so the chosen GPU has index 0 in HIP.
         return {"ROCR_VISIBLE_DEVICES": chosen, "HIP_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": None}
 
     def __str__(self) -> str:
@@ -44,10 +44,10 @@ class Gpu(Frozen):
 
 
 def table(root: Path = Path("/"), library: str = LIBRARY) -> list[Gpu]:
-    """The GPUs that may be used, in the order of the bus; a GPU that is cut into MIG slices by its slices.
+    """The usable GPUs in bus order; a GPU partitioned by MIG is listed as its slices.
 
     Args:
-        root: Where `/proc` and `/sys` are looked for.
+        root: Where `/proc` and `/sys` are.
         library: NVIDIA's management library.
     """
     return _from_nvml(library) or _from_proc(root) or _from_kfd(root)
@@ -69,7 +69,7 @@ def _handles(nvml: Nvml) -> Iterator[ctypes.c_void_p]:
         try:
             yield nvml.handle("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index))
         except NvmlError:
-            continue  # a control group or a broken card keeps this process from it; CUDA does not count it either
+            continue  # blocked by a control group, or broken; CUDA does not count it either
 
 
 def _with_slices(nvml: Nvml, index: int, handle: ctypes.c_void_p) -> Iterator[Gpu]:
@@ -81,7 +81,7 @@ def _with_slices(nvml: Nvml, index: int, handle: ctypes.c_void_p) -> Iterator[Gp
         try:
             piece = nvml.handle("nvmlDeviceGetMigDeviceHandleByIndex", handle, ctypes.c_uint(number))
         except NvmlError:
-            continue  # none of this number
+            continue  # no such slice
         name = nvml.text("nvmlDeviceGetName", piece)
         yield Gpu("nvidia", index, nvml.text("nvmlDeviceGetUUID", piece), name, uuid)
 
@@ -95,11 +95,11 @@ def _has_slices(nvml: Nvml, handle: ctypes.c_void_p) -> bool:
     return now.value == _MIG_ON
 
 
-# -- without it: what the kernel modules show -------------------------------------------------------------------------
+# -- fallback: the kernel modules -------------------------------------------------------------------------------------
 
 
 def _from_proc(root: Path) -> list[Gpu]:
-    """NVIDIA's module lists its GPUs by bus address; containers may have it where they lack the library."""
+    """List NVIDIA GPUs as the kernel module does, for containers that lack the library."""
     found: list[Gpu] = []
     for folder in sorted(_listed(root / "proc/driver/nvidia/gpus")):
         fields = _fields(folder / "information", ":")
@@ -110,7 +110,7 @@ def _from_proc(root: Path) -> list[Gpu]:
 
 
 def _from_kfd(root: Path) -> list[Gpu]:
-    """AMD's module lists CPUs and GPUs as nodes; one whose properties cannot be read is not for this process."""
+    """List AMD GPUs from the kernel's nodes (CPUs and GPUs); unreadable nodes are not for this process."""
     found: list[Gpu] = []
     nodes = [node for node in _listed(root / "sys/class/kfd/kfd/topology/nodes") if node.name.isdecimal()]
     for node in sorted(nodes, key=lambda node: int(node.name)):

@@ -1,4 +1,4 @@
-"""NVIDIA's management library: loaded, and called so that what it refuses is an exception."""
+"""NVIDIA's management library (NVML), with errors as exceptions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ _TEXT_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE; a UUID needs less
 
 
 class NvmlError(Exception):
-    """The library is not there, lacks a function, or answers with an error."""
+    """The library or a function is missing, or a call failed."""
 
 
 class Nvml:
-    """The library, opened; any thread may call it.
-
-    It counts who has opened it: what one `Nvml` does, and its end, is nothing to another of the same process.
+    """An open handle of the library, usable from any thread; the library counts its users.
 
     Args:
         library: Its file.
 
     Raises:
-        NvmlError: There is none, or no driver below it. The methods raise it where the library refuses.
+        NvmlError: There is no library or driver. All methods raise it when a call fails.
     """
 
     def __init__(self, library: str = LIBRARY) -> None:
@@ -36,7 +34,7 @@ class Nvml:
         self.call("nvmlInit_v2")
 
     def close(self) -> None:
-        """Let go of it; quietly, since nothing depends on that."""
+        """Release the library, ignoring errors."""
         with contextlib.suppress(NvmlError):
             self.call("nvmlShutdown")
 
@@ -53,13 +51,13 @@ class Nvml:
         self.function(name)(*args)
 
     def number(self, name: str, *args: Any) -> int:
-        """What a function writes behind its arguments, a number."""
+        """Call a function whose last parameter returns an integer."""
         found = ctypes.c_uint()
         self.call(name, *args, ctypes.byref(found))
         return found.value
 
     def handle(self, name: str, *args: Any) -> ctypes.c_void_p:
-        """What a function writes behind its arguments, a device."""
+        """Call a function whose last parameter returns a device."""
         found = ctypes.c_void_p()
         self.call(name, *args, ctypes.byref(found))
         return found

@@ -1,4 +1,4 @@
-"""Which GPUs a process may use and a user names: `CUDA_VISIBLE_DEVICES`, its kin, and `devices`, in every form."""
+"""Which GPUs a process may use and a user names: `CUDA_VISIBLE_DEVICES` and the like, and `devices`, in every form."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ VARIABLES = (CUDA, HIP, ROCR, ORDER)
 
 
 def chosen(text: str, table: list[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
-    """The GPUs that `devices` names, in its order.
+    """The GPUs named by `devices`, in its order.
 
     Args:
-        text: "all", or names separated by commas: an index into what is visible, or a UUID (GPU-..., MIG-...) or
-            the beginning of one.
-        table: What the host has (`inventory.table`).
+        text: "all", or names separated by commas: an index into the visible GPUs, or a UUID (GPU-..., MIG-...) or a
+            prefix of one.
+        table: The host's GPUs (`inventory.table`).
         variables: Those of `VARIABLES` that are set.
 
     Raises:
         NoDeviceError: There is no GPU, or the environment hides all.
-        DeviceChoiceError: A name fits none or several of those that are visible, or is given twice.
+        DeviceChoiceError: A name matches no visible GPU or several, or is given twice.
     """
     if not table:
         raise NoDeviceError(
@@ -62,7 +62,7 @@ def _named(name: str, found: list[Gpu], text: str) -> Gpu:
 
 
 def _fitting(name: str, offered: Mapping[str, Gpu]) -> list[Gpu]:
-    """The GPUs whose UUID begins with a name, in either case; a whole UUID fits one GPU only."""
+    """GPUs whose UUID starts with a name, ignoring case; a whole UUID matches only its own GPU."""
     lower = name.lower()
     if not lower.startswith(("gpu-", "mig-")):
         return []
@@ -71,7 +71,6 @@ def _fitting(name: str, offered: Mapping[str, Gpu]) -> list[Gpu]:
 
 
 def _whole(gpu: Gpu) -> str:
-    """What names the GPU that this is, or is a slice of."""
     return gpu.parent or gpu.uuid or str(gpu.index)
 
 
@@ -79,9 +78,9 @@ def _whole(gpu: Gpu) -> str:
 
 
 def visible(table: list[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
-    """The GPU of each entry of the environment's list, in its order; all where no list is set.
+    """The GPUs listed by the environment, in its order; all if no list is set.
 
-    The first entry that fits no GPU, such as -1, ends the list; a GPU that is named twice leaves none.
+    The first entry that matches no GPU, such as -1, ends the list; a repeated GPU leaves none.
     """
     if table and table[0].vendor == "amd":
         left = _left(table, table, variables.get(ROCR))
@@ -90,14 +89,14 @@ def visible(table: list[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
 
 
 def _left(table: list[Gpu], counted: list[Gpu], text: str | None) -> list[Gpu]:
-    """What a variable leaves of GPUs; `counted` are those that its indices stand for."""
+    """The GPUs that a variable selects; `counted` are those its indices refer to."""
     if text is None:
         return table
-    # The name of a GPU in slices stands for the first one, which is all that CUDA shows of it.
+    # A partitioned GPU's own name selects its first slice: CUDA shows no other.
     offered = {_whole(gpu): gpu for gpu in reversed(table)} | {gpu.uuid: gpu for gpu in table}
     left: list[Gpu] = []
     for name in map(str.strip, text.split(",")):
-        digits = re.match(r"\+?(\d+)", name)  # as the C library reads numbers: "1x" is 1
+        digits = re.match(r"\+?(\d+)", name)  # like C's atoi: "1x" is 1
         fitting = counted[int(digits[1]) :][:1] if digits else _fitting(name, offered)
         if len(fitting) != 1:
             break
@@ -106,10 +105,10 @@ def _left(table: list[Gpu], counted: list[Gpu], text: str | None) -> list[Gpu]:
 
 
 def _counted(table: list[Gpu], order: str) -> list[Gpu]:
-    """What an index stands for: a GPU, or its first slice.
+    """The GPU, or its first slice, for each index.
 
-    CUDA counts the fastest first, by its own judgement: among several kinds only a process that is given the index
-    finds out which GPU it is, so the GPU has neither UUID nor name.
+    CUDA counts the fastest GPU first. With several models only a process that is given the index learns which GPU that
+    is, so these have neither UUID nor name.
     """
     whole = {_whole(gpu): gpu for gpu in reversed(table)}
     if order == "PCI_BUS_ID" or len({gpu.name for gpu in table if not gpu.parent}) < 2:

@@ -1,4 +1,4 @@
-"""What of a class counts in a fingerprint: its methods and data, but not what Python or its own methods put there."""
+"""What of a class counts in a fingerprint: methods and data, except what Python or its own methods put there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotuned.key import naming
 from autotuned.key.reach import stored
 from autotuned.key.source_text import Body, tree
 
-# Names that Python, `abc`, `dataclasses` and `typing` make from the rest, and which differ between versions of Python.
+# Names that Python, `abc`, `dataclasses` and `typing` derive from the rest; they differ between Python versions.
 _MADE = frozenset(
     [
         "__module__",
@@ -42,7 +42,7 @@ _MAKERS = ("__init__", "__new__", "__post_init__", "__setstate__", "__init_subcl
 
 
 def members(kind: type) -> Iterator[tuple[str, Any]]:
-    """The bases, methods and data of a class, by name and sorted."""
+    """The bases, methods and data of a class, sorted by name."""
     yield from ((f"base {index}", base) for index, base in enumerate(kind.__bases__) if base is not object)
     if isinstance(kind, enum.EnumMeta):
         yield from ((f"member {name}", kind.__members__[name].value) for name in kind.__members__)
@@ -57,7 +57,7 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def all_members(kind: type) -> Iterator[tuple[str, Any]]:
-    """The same with what its methods set, and without what is `enum`'s own."""
+    """Like `members`, plus attributes set by methods, minus `enum`'s own."""
     yield from ((f"base {index}", base) for index, base in enumerate(kind.__bases__) if base is not object)
     listed = getattr(kind, "__members__", {}) if isinstance(kind, enum.EnumMeta) else {}
     yield from ((f"member {name}", listed[name].value) for name in listed)
@@ -70,14 +70,14 @@ def all_members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _is_users(kind: type, name: str, value: Any) -> bool:
-    """Whether an enumeration has a name of its class statement, and not of `enum`."""
+    """Whether an enumeration's attribute comes from its class statement, not from `enum`."""
     if isinstance(value, (FunctionType, staticmethod, classmethod, property)):
         return _is_of(kind, value)
     return name[:1] != "_"
 
 
 def has_methods(kind: type) -> bool:
-    """Whether a class defines methods, beside those that Python makes."""
+    """Whether a class defines methods itself."""
     return any(True for _ in _functions(kind))
 
 
@@ -91,13 +91,13 @@ def _functions(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _is_of(kind: type, value: Any) -> bool:
-    """Whether a method stands in the class's own module, and was not put into it by `enum`."""
+    """Whether a method comes from the class's own module, not from `enum`."""
     function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
     return getattr(function, "__module__", None) == kind.__module__
 
 
 def _is_generated(kind: type, name: str, value: Any) -> bool:
-    """Whether code was made from the class's fields, as by `dataclasses`, or says where a slot lies."""
+    """Whether a member was generated, as by `dataclasses`, or is a slot's descriptor."""
     if isinstance(value, (MemberDescriptorType, GetSetDescriptorType)) or (name == "__hash__" and value is None):
         return True
     code = getattr(value, "__code__", None)
@@ -109,11 +109,11 @@ def _is_generated(kind: type, name: str, value: Any) -> bool:
 
 
 def set_by_methods(kind: type, package: str | None, on_class: bool = False) -> set[str]:
-    """Attributes that methods of a class set after it was made, such as counters and caches: state, not its value.
+    """Attributes that methods set after construction, such as counters and caches: state, not value.
 
     Args:
-        package: Only methods of this package are looked at: those of others are no part of what is fingerprinted.
-        on_class: Those of the class itself: `self.a = 1` leaves its own `a` as it was, `self.a[0] = 1` does not.
+        package: Only methods of this package count: others are not in the fingerprint.
+        on_class: For attributes of the class itself: `self.a = 1` leaves its `a` unchanged, `self.a[0] = 1` does not.
     """
     found: set[str] = set()
     for base in kind.__mro__:
@@ -139,6 +139,6 @@ def _set_by(function: Any, of: str, is_maker: bool, spares_class: bool) -> set[s
 
 
 def is_same(kind: type) -> Callable[[], bool]:
-    """Whether the methods and data of a class are still those of now."""
+    """A function telling whether a class still has its present methods and data."""
     then = dict(vars(kind))
     return lambda: all(vars(kind).get(name) is value for name, value in then.items())

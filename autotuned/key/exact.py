@@ -1,7 +1,7 @@
-"""What binaries are told apart by: finer than keys, since machine code has the values compiled in.
+"""Fingerprints that tell binaries apart: finer than keys, since values are compiled into machine code.
 
-Zero and minus zero, the class of an object and all that it holds, what its methods have set since, the code of other
-packages: a choice may be shared by such calls, a binary may not.
+Calls that differ in the sign of zero, an object's class and contents, state set by its methods, or code of other
+packages may share a choice, but not a binary.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONSTEXPR = "triton.language.core.constexpr"
 
 
 class ExactWalk(Walk):
-    """Notes what machine code may depend on, where `Walk` notes what a choice depends on."""
+    """Record what machine code may depend on; `Walk` records what a choice depends on."""
 
     _most, _sorts = 10_000, False
 
@@ -66,7 +66,6 @@ class ExactWalk(Walk):
 
 
 def _number(value: Any) -> Json:
-    """A number to the last bit; None for another value."""
     if is_numpy_scalar(value):
         return {"numpy": [str(value.dtype), value.tobytes().hex()]}
     if isinstance(value, float):
@@ -77,10 +76,10 @@ def _number(value: Any) -> Json:
 
 
 class Exact:
-    """What a fingerprint says, and what binaries must be told apart by besides.
+    """A fingerprint, plus what tells binaries apart.
 
     Args:
-        known: The fingerprint, as keys have it.
+        known: The fingerprint used in keys.
     """
 
     def __init__(self, known: Fingerprint) -> None:
@@ -88,25 +87,25 @@ class Exact:
         self._exact = known.walked_by(ExactWalk)
 
     def value(self) -> str:
-        """The fingerprint, and what it leaves out."""
+        """The fingerprint and `more`."""
         return self._known.value() + self.more()
 
     def more(self) -> str:
-        """Another fingerprint where the first leaves something out, with "+" before it; else ""."""
-        self._known.value()  # as the code is now
+        """A second fingerprint, after a "+", if the first leaves something out; else nothing."""
+        self._known.value()  # refreshes it
         return f"+{self._exact.value()}" if self._known.is_blurred else ""
 
     @property
     def opaque(self) -> list[Opaque]:
-        """What the code uses and no fingerprint can hold: as of the latest `more()`."""
+        """Values that no fingerprint can represent, as of the last `more()`."""
         return self._exact.opaque if self._known.is_blurred else self._known.opaque
 
 
 def spell(value: Any, where: str, depth: int = 0) -> Json:
-    """The spelling of a value that is compiled in: another for each that Triton could compile otherwise.
+    """JSON for a compiled-in value; values that Triton may compile differently get different JSON.
 
     Raises:
-        EncodingError: It is a tensor, or holds what is known in this process alone.
+        EncodingError: It is a tensor, or contains something specific to this process.
     """
     if is_exact(value):
         return encode(value, where)

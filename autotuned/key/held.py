@@ -1,4 +1,4 @@
-"""Values that typed JSON does not know, taken apart: a name for their kind, plain data, and the values they hold."""
+"""Take apart values that typed JSON does not know: a name for their kind, plain data, and the values they contain."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 from autotuned._startup import Frozen
 from autotuned.typed_json import Json, is_numpy_scalar
 
-LIMIT_BYTES = 1 << 26  # an array above this would take more than 50 ms to hash: it is kept in memory only
+LIMIT_BYTES = 1 << 26  # larger arrays take more than 50 ms to hash; their choice is kept in memory only
 
 
 class Held(Frozen):
     """A value taken apart.
 
     Attributes:
-        kind: Its class, or a name that stands for it.
-        data: What of it is plain data.
-        parts: The values it holds, each under a name, in an order that the values alone decide.
-        state: Its attributes, where they count.
+        kind: Its class, or a name for it.
+        data: Its plain data.
+        parts: Named values it contains, in an order that depends only on the values.
+        state: Its attributes, if they count.
     """
 
     kind: Any
@@ -32,8 +32,8 @@ class Held(Frozen):
 
 
 def taken_apart(value: Any) -> Held | None:
-    """What a value is made of; None where that cannot be told, or means nothing in another process."""
-    if type(value) is object:  # a sentinel: it is itself and nothing else
+    """Take a value apart; None if that is impossible or meaningless in another process."""
+    if type(value) is object:  # a sentinel
         return None
     for is_such, take in _WAYS:
         if is_such(value):
@@ -56,13 +56,13 @@ def _is_exact(*kinds: type) -> Callable[[Any], bool]:
 def _array(value: Any) -> Held | None:
     if value.nbytes > LIMIT_BYTES:
         return None
-    if value.dtype.hasobject or value.dtype.kind == "V" or value.dtype.char in "gG":  # bytes with gaps of any content
+    if value.dtype.hasobject or value.dtype.kind == "V" or value.dtype.char in "gG":  # has padding bytes
         return Held("array", [str(value.dtype), list(value.shape)], (("items", value.tolist()),))
     return Held("array", [str(value.dtype.descr), list(value.shape), _hash(value.tobytes())])
 
 
 def _tensor(value: Any) -> Held | None:
-    """A tensor's content, read from its device; None where it cannot be read, as while a CUDA graph is captured."""
+    """A tensor's content, copied from its device; None if that is impossible, as during CUDA graph capture."""
     torch = sys.modules["torch"]
     if (
         value.is_quantized
@@ -126,11 +126,11 @@ _WAYS: list[tuple[Callable[[Any], bool], Callable[[Any], Held | None]]] = [
     (_named("torch._ops.OpOverload", "torch._ops.OpOverloadPacket"), lambda v: Held("operator", str(v))),
     (_named("_struct.Struct"), lambda v: Held("Struct", v.format)),
     (_derives("logging.Logger"), lambda v: Held("Logger", v.name)),
-    (_derives("_io._IOBase"), _by_name),  # an open file, as the standard streams are, is of its process
-    # A generator of random numbers changes with each use, in a key at each call.
+    (_derives("_io._IOBase"), _by_name),  # an open file, such as a standard stream, belongs to its process
+    # A random number generator changes with each use.
     (_derives("random.Random", "numpy.random.mtrand.RandomState", "numpy.random._generator.Generator",
               "numpy.random.bit_generator.BitGenerator", "torch._C.Generator"), _by_name),
-    # Nothing that a result depends on: who waits for whom, and caches that hold what lives elsewhere.
+    # Results do not depend on locks, or on caches of objects that live elsewhere.
     (_named("_thread.lock", "_thread.RLock", "_thread.allocate_lock", "threading.Condition"), _by_name),
     (_derives("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "_weakrefset.WeakSet"), _by_name),
     (_named("builtins.method_descriptor", "builtins.wrapper_descriptor", "builtins.classmethod_descriptor",
@@ -146,7 +146,7 @@ def _is_numpys(ufunc: Any) -> bool:
 
 
 def _reduced(value: Any) -> Held | None:
-    """A value as pickle takes it apart: what makes it, with which arguments, its state and its items."""
+    """Take a value apart as pickle does: constructor, arguments, state and items."""
     try:
         reduce = copyreg.dispatch_table.get(type(value))
         made = reduce(value) if reduce is not None else value.__reduce_ex__(4)
@@ -160,17 +160,17 @@ def _reduced(value: Any) -> Held | None:
         elif len(arguments) > 1:
             parts.append(("from", tuple(arguments[1:])))
         parts += [(name, list(found)) for name, found in (("items", items), ("pairs", pairs)) if found is not None]
-    except Exception:  # it refuses, in whatever way its author chose: then it is known as this very object
+    except Exception:  # it cannot be pickled, for whatever reason: identified by object
         return None
     fields = _fields(state)
     if fields is None:
         parts.append(("state", state))
-        fields = vars(value) if _derives("numpy.ndarray")(value) else None  # its own state has no attributes
+        fields = vars(value) if _derives("numpy.ndarray")(value) else None  # not part of its own state
     return Held(type(value), None, tuple(parts), fields)
 
 
 def _fields(state: Any) -> Mapping[str, Any] | None:
-    """The attributes in a state as `object` makes it: a dict, behind it those of `__slots__`; else None."""
+    """The attributes in a pickle state as `object` makes it, a dict or (dict, slots); None for other states."""
     if state is None:
         return {}
     attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)

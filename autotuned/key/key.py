@@ -1,4 +1,4 @@
-"""What makes two calls the same: named parts, tensors by dtype, sizes and pattern of strides, and a digest."""
+"""What makes two calls the same: named parts, tensors by dtype, sizes and stride pattern, and a digest."""
 
 from __future__ import annotations
 
@@ -32,19 +32,18 @@ from autotuned.typed_json import (
 
 
 class Key(Frozen):
-    """One problem to tune: the call, and the context its answer holds in. Equal keys exactly when equal digests."""
+    """One problem to tune: the call and its context. Keys are equal exactly if their digests are."""
 
     kernel: str
     call: Json
     context: Json
-    context_text: str | None = None  # its canonical text, where that is at hand
+    context_text: str | None = None  # its canonical text, if known
 
     def __repr__(self) -> str:
         return f"Key({self.kernel!r}, {self.call!r}, {self.context!r})"
 
     def __eq__(self, other: object) -> bool:
-        # Not by fields: to Python 1 == True, and a dict of them is equal too.
-        # Nor by digest: files and tables are found by it, and what they hold is compared with what was asked for.
+        # Not by fields, since 1 == True in Python; nor by digest, as files found by digest are verified this way.
         return self.text == other.text if isinstance(other, Key) else NotImplemented
 
     def __hash__(self) -> int:
@@ -52,9 +51,9 @@ class Key(Frozen):
 
     @cached_property
     def text(self) -> str:
-        """The canonical text of kernel name, call part and context part."""
+        """Canonical text of kernel name, call part and context part."""
         context = self.context_text or canonical(self.context)
-        # Written as `canonical` would write the three of them in one object: the context's text is long and rarely new.
+        # As `canonical` would write the three in one object; the context's text is long and mostly cached.
         return f'{{"call":{_call_text(self.call)},"context":{context},"kernel":{quoted(self.kernel)}}}'
 
     @cached_property
@@ -64,23 +63,23 @@ class Key(Frozen):
 
     @property
     def is_of_triton(self) -> bool:
-        """Whether a Triton kernel is called, and no plain callable."""
+        """Whether a Triton kernel is called, not a plain callable."""
         return "triton" in self.context
 
     def to_json(self) -> dict[str, Json]:
-        """Both parts, as a record stores them."""
+        """Both parts, as stored in a record."""
         return {"call": self.call, "context": self.context}
 
 
 class KeySpec(Frozen):
-    """What of a call enters its key.
+    """What parts of a call enter its key.
 
     Attributes:
-        names: Key arguments, or None for every tensor's shape and every integer that is no constexpr.
-        functions: Further parts, each a name and a callable of the bound arguments.
-        buckets: Callables that replace the value of a key argument, or each size of a tensor, by its bucket.
-        constexprs: Parameters whose value is compiled in; those the caller passes are always in the key.
-        exact: For launch tables only: arguments that count as they are, by value, shape and strides.
+        names: Key arguments; None for every tensor's shape and every integer that is not a constexpr.
+        functions: Further parts: names and callables of the bound arguments.
+        buckets: Callables that map a key argument, or each size of a tensor, to its bucket.
+        constexprs: Parameters that are compiled in; always in the key if passed by the caller.
+        exact: For launch tables only: arguments that count by exact value, shape and strides.
     """
 
     names: tuple[str, ...] | None = None
@@ -90,7 +89,7 @@ class KeySpec(Frozen):
     exact: frozenset[str] = frozenset()
 
     def exactly(self, names: Iterable[str]) -> KeySpec:
-        """This one, but some arguments count as they are."""
+        """A copy in which some arguments count exactly."""
         exact = frozenset(names)
         buckets = {name: bucket for name, bucket in self.buckets.items() if name not in exact}
         return self.replace(exact=exact, buckets=buckets) if exact else self
@@ -116,19 +115,17 @@ def call_part(
     """The call part of a key.
 
     Args:
-        arguments: Every bound argument that is not tuned, by name, defaults filled in.
-        options: Launch options given at the call, such as `num_warps`.
+        arguments: All bound arguments that are not tuned, by name, with defaults.
+        options: Launch options of the call, such as `num_warps`.
 
     Raises:
-        EncodingError: A value in the key has no JSON spelling and `fallback` gave none.
+        EncodingError: A value in the key has no JSON form and there is no `fallback`.
     """
     part: dict[str, Json] = {"tensors": {}, "values": {}, "none": []}
     for name, value in arguments.items():
         if is_tensor_type(type(value)):  # type: ignore[arg-type]  # mypy: a class is not Hashable
             part["tensors"][name] = _tensor_part(value, spec, name)
-        elif (
-            type(value) is int and name not in spec.buckets and value.bit_length() < WIDE
-        ):  # what most arguments are that are no tensors
+        elif type(value) is int and name not in spec.buckets and value.bit_length() < WIDE:  # the most common
             if spec.has_value(name, value):
                 part["values"][name] = value
         else:
@@ -150,7 +147,7 @@ def _add_argument(
         part["none"].append(path)
     elif is_tensor(value):
         part["tensors"][path] = _tensor_part(value, spec, name)
-    elif is_descriptor(value):  # without a dtype of its own; its block_shape is set by tuned hooks and stays out
+    elif is_descriptor(value):  # not by block_shape, which tuned hooks set
         part["tensors"][path] = _part(value.base.dtype, value.shape, value.strides, spec, name)
     elif isinstance(value, tuple) and name not in spec.constexprs:
         if path.count("[") >= DEPTH:
@@ -163,12 +160,12 @@ def _add_argument(
 
 
 def layout(tensor: Any) -> Layout:
-    """Dtype, shape and stride pattern of a tensor, as a key has them of an argument."""
+    """Dtype, shape and stride pattern of a tensor, as for an argument in a key."""
     return _tensor_part(tensor, KeySpec(), "")
 
 
 class Layout(dict[str, Json]):
-    """A tensor's part of a key, with its canonical text at hand; shared between keys, so never edited."""
+    """A tensor's part of a key with its canonical text; shared between keys, so never modified."""
 
     __slots__ = ("text",)
 
@@ -188,7 +185,7 @@ def _tensor_part(tensor: Any, spec: KeySpec, name: str) -> Layout:
 
 
 def _without_strides(tensor: Any, spec: KeySpec, name: str) -> dict[str, Json] | None:
-    """The part of a tensor of torch's that has no strides, or none that are numbers: nested, or compressed sparse."""
+    """The part of a torch tensor without numeric strides: nested, or compressed sparse."""
     layout, nested = str(getattr(tensor, "layout", "torch.strided")), getattr(tensor, "is_nested", False)
     if layout == "torch.strided" and not nested:
         return None
@@ -209,7 +206,6 @@ def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpe
 
 @lru_cache(4096)
 def _layout(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], shown: tuple[int, ...] | None) -> Layout:
-    """The layout of a tensor; `shown` are the sizes that are in the key, if any are."""
     fields: dict[str, Json] = {"dtype": dtype, "strides": stride_pattern(shape, strides)}
     if shown is not None:
         fields["shape"] = list(map(int, shown))
@@ -217,7 +213,6 @@ def _layout(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], shown:
 
 
 def _call_text(call: Json) -> str:
-    """The canonical text of a call part, as `canonical` writes it; tensors have theirs already."""
     return object_text({name: _field_text(part) for name, part in call.items()})
 
 
@@ -230,11 +225,11 @@ def _field_text(part: Json) -> str:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value has dtype, shape and strides: a torch tensor, a NumPy or CuPy array, but no NumPy scalar.
+    """Whether a value has dtype, shape and strides: a torch tensor, NumPy or CuPy array, but not a NumPy scalar.
 
-    A named tuple with such fields is a tuple, to Triton its items; and a class such as `numpy.float32` is no instance.
+    Classes, and named tuples with such fields (which Triton treats as tuples), are not tensors.
     """
-    kind: Any = type(value)  # to mypy a class is not Hashable
+    kind: Any = type(value)  # mypy: a class is not Hashable
     if is_tensor_type(kind) or is_tensor_by_attributes(value):
         return True
     if _says_all(kind) or issubclass(kind, (tuple, type)):
@@ -244,7 +239,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_tensor_by_attributes(value: Any) -> bool:
-    """Whether a value has what its class lacks of a tensor as attributes of its own; no property is called."""
+    """Whether instance attributes supply whatever a tensor has and the class lacks; calls no property."""
     kind: Any = type(value)
     if not kind.__dictoffset__ or issubclass(kind, (tuple, type)):
         return False
@@ -257,28 +252,28 @@ def is_tensor_by_attributes(value: Any) -> bool:
 
 @lru_cache(4096)
 def _lacking(kind: type) -> list[tuple[str, ...]]:
-    """What a class lacks of a tensor's attributes, each under the names that it may have."""
+    """The attributes of a tensor that a class lacks, each with its alternative names."""
     layout: tuple[tuple[str, ...], ...] = (("dtype",), ("shape",), ("stride", "strides"))
     return [names for names in layout if not any(hasattr(kind, name) for name in names)]
 
 
 @lru_cache(4096)
 def _says_all(kind: type) -> bool:
-    """Whether a value has what its class and its own attributes say, and nobody else is asked for an attribute."""
+    """Whether no `__getattr__` or `__getattribute__` can add attributes."""
     getter: object = kind.__getattribute__
     return getter is object.__getattribute__ and not hasattr(kind, "__getattr__")
 
 
 @lru_cache(256)
 def is_tensor_type(kind: type) -> bool:
-    """Whether all values of a type are tensors: 0.1 us against 0.8 for a look at the value (tests/bench/key.py)."""
+    """Whether all values of a type are tensors: 0.1 us instead of 0.8 for checking the value (tests/bench/key.py)."""
     has_layout = hasattr(kind, "shape") and (hasattr(kind, "stride") or hasattr(kind, "strides"))
     is_scalar = any(base.__module__ == "numpy" and base.__qualname__ == "generic" for base in kind.__mro__)
     return has_layout and hasattr(kind, "dtype") and not is_scalar and not issubclass(kind, tuple)
 
 
 def strides_of(tensor: Any) -> tuple[int, ...]:
-    """Strides in elements; array libraries that count bytes are converted."""
+    """Strides in elements, converted for array libraries that count bytes."""
     stride = getattr(tensor, "stride", None)
     if stride is not None:
         return tuple(stride())
@@ -286,21 +281,20 @@ def strides_of(tensor: Any) -> tuple[int, ...]:
 
 
 def sizes_of(tensor: Any, bucket: Callable[[int], Any] = int) -> tuple[int, ...]:
-    """A tensor's sizes; of a nested one, which has none, rank and sizes of each tensor in it."""
+    """A tensor's sizes; for a nested tensor, the rank and sizes of each tensor in it."""
     if not getattr(tensor, "is_nested", False):
         return tuple(int(bucket(int(size))) for size in tensor.shape)
     return tuple(number for inner in tensor.unbind() for number in (inner.dim(), *sizes_of(inner, bucket)))
 
 
 def stride_pattern(shape: Sequence[int], strides: Sequence[int]) -> str:
-    """One character a dimension: '0' broadcast, '1' dense, '*' any other stride.
+    """One character per dimension: '0' broadcast, '1' dense, '*' any other stride.
 
-    The stride of a dimension of size 1, and every stride of an empty tensor, moves nothing and differs between
-    libraries; such a dimension counts as it would in a contiguous tensor of that shape, so that a batch of one and
-    a batch of many share a pattern.
+    Strides of size-1 dimensions and of empty tensors are arbitrary and differ between libraries, so they count as in a
+    contiguous tensor: a batch of one and a batch of many share a pattern.
 
-    A launch table's words must tell apart whatever this does: `stride_pattern` in launch/c/signature.h and
-    `_layout_words` in launch/table.py change with it.
+    A launch table's signature must be at least as fine: change `stride_pattern` in launch/c/signature.h and
+    `_layout_words` in launch/table.py together with this.
     """
     empty = 0 in shape
     pattern = []
@@ -312,13 +306,13 @@ def stride_pattern(shape: Sequence[int], strides: Sequence[int]) -> str:
 
 
 def is_descriptor(value: Any) -> bool:
-    """Whether a value is one of Triton's tensor descriptors: a tensor as `base`, and the shape of a block of it."""
+    """Whether a value is a Triton tensor descriptor: a tensor as `base`, and a block shape."""
     is_one = hasattr(value, "base") and hasattr(value, "block_shape") and hasattr(value, "strides")
     return is_one and not isinstance(value, (tuple, type))
 
 
 def dtypes_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Dtypes in an argument: of a tensor, of a descriptor's tensor, and of the members of a tuple."""
+    """Dtypes in an argument: a tensor's, a descriptor's, or those of a tuple's members."""
     if is_tensor(value) or (hasattr(value, "dtype") and not isinstance(value, (tuple, type))):
         yield path, str(value.dtype)
     elif hasattr(value, "base") and hasattr(value, "block_shape"):
@@ -329,10 +323,10 @@ def dtypes_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def load_key(kernel: Json, call: Json, context: Json) -> Key:
-    """The key that a file holds: of whatever code walks into, the type is checked before anything walks.
+    """The key stored in a file, with types checked wherever code walks into it.
 
     Raises:
-        RecordError: One is not; `.where` names it.
+        RecordError: A type is wrong; `.where` names the field.
     """
     check_call(call, "key.call")
     typed(context, dict, "key.context")
@@ -341,11 +335,7 @@ def load_key(kernel: Json, call: Json, context: Json) -> Key:
 
 
 def check_device(data: Json, where: str) -> None:
-    """Check the device part of a context.
-
-    Raises:
-        RecordError: It is none.
-    """
+    """Raise RecordError unless `data` is the device part of a context."""
     try:
         from_json(typed(data, dict, where))
     except TypeError as error:
@@ -353,10 +343,10 @@ def check_device(data: Json, where: str) -> None:
 
 
 def check_call(call: Json, where: str) -> dict[str, Json]:
-    """Check a call's tensors, values, names of absent arguments and options, as far as it has them.
+    """Check the types of a call's tensors, values, absent arguments and options, as far as present.
 
     Raises:
-        RecordError: One of them is of another type.
+        RecordError: One of them has the wrong type.
     """
     found: dict[str, Json] = typed(call, dict, where)
     for part in ("tensors", "values", "options"):
@@ -375,7 +365,7 @@ def _check_tensor(tensor: Json, where: str) -> None:
 
 
 def pow2(n: int) -> int:
-    """The bucket of `n` among powers of two: the smallest one not below it; 0 stays 0.
+    """Round `n` up to a power of two; 0 stays 0.
 
     Raises:
         ValueError: `n` is negative.

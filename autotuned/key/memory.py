@@ -1,4 +1,4 @@
-"""Where the elements of tensors lie: as many as there are in memory, and which arguments share some."""
+"""Where tensors lie: their memory, their GPU, and which arguments share memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from autotuned.key.key import is_tensor_type, strides_of
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The tensors that an argument is or holds, with the argument's name.
+    """The tensors that an argument is or contains, each with the argument's name.
 
-    An array of objects stands for the tensors in it; only one that holds none is given itself.
+    An array of objects stands for the tensors in it, and is yielded itself only if it contains none.
     """
     if type(value) in SCALARS:
         return
@@ -23,7 +23,6 @@ def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_plain_array(value: Any) -> bool:
-    """Whether a value is a tensor of numbers, without a walk."""
     kind: Any = type(value)
     return is_tensor_type(kind) and walk.is_strided(value) and not walk.holds_objects(value)
 
@@ -32,12 +31,12 @@ SCALARS = (type(None), bool, int, float, str)
 
 
 def refuse_without_tensor(arguments: Mapping[str, Any], lists: Mapping[str, Iterable[str]], kernel: str) -> None:
-    """Refuse a call in which an argument that a list names neither is nor holds a tensor.
+    """Refuse a call in which a listed argument neither is nor contains a tensor.
 
-    None is skipped, and so is a container of nothing but None.
+    None, and containers of only None, are skipped.
 
     Args:
-        lists: Names of arguments, by the option that has the list.
+        lists: Argument names by the option that lists them.
 
     Raises:
         CallError: Names option and argument.
@@ -61,9 +60,9 @@ def _is_none(value: Any) -> bool:
 
 
 def gpu_of(value: Any) -> int | None:
-    """Index of the GPU that an argument lies on: that of the nearest GPU array that it is or holds; None without one.
+    """Index of the GPU of the nearest GPU array that an argument is or contains; None if there is none.
 
-    Of what is large the nearest objects are looked at alone (`walk.near`): launches ask this at every call.
+    Large values are searched only near their root (`walk.near`): launches ask this on every call.
     """
     if type(value) in SCALARS:
         return None
@@ -80,16 +79,16 @@ def _gpu_index(array: Any) -> int | None:
 
 
 def is_torch(tensor: Any) -> bool:
-    """Whether it is a tensor of torch's, told without importing torch."""
+    """Whether it is a torch tensor, without importing torch."""
     return type(tensor.dtype).__module__ == "torch"
 
 
 def elements(tensor: Any) -> Any:
-    """A view of the same memory in which an element appears once, and nothing but elements does.
+    """A view of a tensor's memory that contains each element once and nothing else.
 
-    An expanded tensor (stride 0) is cut to one element a repeated dimension, and dimensions that overlap become one.
+    Expanded dimensions (stride 0) are cut to size 1; overlapping dimensions are merged.
     """
-    view = _unconjugated(tensor.data)  # its own version counter: restoring must not upset autograd's saved tensors
+    view = _unconjugated(tensor.data)  # a separate version counter: restoring must not upset autograd
     for dim, stride in enumerate(view.stride()):
         if stride == 0 and view.shape[dim] > 1:
             view = view.narrow(dim, 0, 1)
@@ -99,9 +98,9 @@ def elements(tensor: Any) -> Any:
 
 
 def _unconjugated(view: Any) -> Any:
-    """What lies in memory, which a kernel sees: torch conjugates and negates some views when they are read.
+    """The memory as a kernel sees it, without torch's lazy conjugation or negation.
 
-    Of quantized tensors, too, it is the integers: torch crashes where a view of those as bytes is copied.
+    Quantized tensors become their integers: torch crashes when copying a byte view of them.
     """
     if not (view.is_conj() or view.is_neg() or view.is_quantized):
         return view
@@ -124,9 +123,9 @@ def _overlaps_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _merged(shape: Iterable[int], strides: Iterable[int]) -> tuple[list[int], list[int]]:
-    """Sizes and strides that reach the same elements: steps that fall onto those of the dimension below lengthen it.
+    """Sizes and strides reaching the same elements; a dimension whose steps fall on those of another one lengthens it.
 
-    Where steps do not divide each other an element may still appear several times; its copies hold the same bits.
+    If steps do not divide each other an element may still appear several times, with the same bits.
     """
     merged: list[tuple[int, int]] = []
     for stride, size in sorted(zip(strides, shape)):
@@ -139,7 +138,7 @@ def _merged(shape: Iterable[int], strides: Iterable[int]) -> tuple[list[int], li
 
 
 def bytes_in(view: Any) -> Any:
-    """As bytes if an element is one: torch copies all of those, and not every dtype that has some bits of them."""
+    """A byte view if elements are one byte: torch copies those bit by bit, unlike some one-byte dtypes."""
     import torch
 
     return view.view(torch.uint8) if view.itemsize == 1 else view
@@ -149,7 +148,7 @@ def refuse_aliases(arguments: Mapping[str, Any], zeroed: Collection[str], kernel
     """Refuse to zero an argument that shares memory with one that is not zeroed.
 
     Raises:
-        ValueError: Names the two.
+        ValueError: Names both.
     """
     pair = aliases(arguments, zeroed)
     if pair is not None:
@@ -160,17 +159,16 @@ def refuse_aliases(arguments: Mapping[str, Any], zeroed: Collection[str], kernel
 
 
 def aliases(arguments: Mapping[str, Any], zeroed: Collection[str]) -> tuple[str, str] | None:
-    """A name among `zeroed` and an argument outside it that share memory, or None."""
+    """A name in `zeroed` and an argument outside it that share memory, or None."""
     return next(_shared(arguments, zeroed), None)
 
 
 def unshared(arguments: Mapping[str, Any], names: Collection[str]) -> set[str]:
-    """Those of `names` whose memory is that of no argument outside of them."""
+    """Those of `names` that share no memory with other arguments."""
     return set(names) - {name for name, _ in _shared(arguments, names)}
 
 
 def _shared(arguments: Mapping[str, Any], names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Each of `names` with an argument outside of them that shares memory with it."""
     spans = [
         (name, *span)
         for name, value in arguments.items()
@@ -184,7 +182,7 @@ def _shared(arguments: Mapping[str, Any], names: Collection[str]) -> Iterator[tu
 
 
 def _span(tensor: Any) -> tuple[int, int] | None:
-    """First byte and one past the last byte of a tensor's memory; None where it has none to speak of."""
+    """First byte and one past the last byte of a tensor's memory; None if it has none."""
     start = address(tensor)
     if start is None or 0 in tuple(tensor.shape):
         return None
@@ -194,7 +192,7 @@ def _span(tensor: Any) -> tuple[int, int] | None:
 
 
 def address(tensor: Any) -> int | None:
-    """Where its first element lies; None for what does not say."""
+    """Address of the first element; None if unknown."""
     if hasattr(tensor, "data_ptr"):
         return int(tensor.data_ptr())
     interface = getattr(tensor, "__array_interface__", None) or getattr(tensor, "__cuda_array_interface__", None)

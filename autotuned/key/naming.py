@@ -1,4 +1,4 @@
-"""Where a function comes from, and the name that it has in every process."""
+"""Where a function comes from, and its name, which is the same in every process."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from autotuned import env
 from autotuned.key.source_text import Body, text
 
 BY_PATH_PREFIX = "autotuned_target_"
-_SCRIPTS = ("__main__", "__mp_main__")  # the second in what `multiprocessing` starts by "spawn" or "forkserver"
-# What is typed in is compiled under these: by Jupyter, by IPython, by marimo, and by Python from 3.13 on and before.
+_SCRIPTS = ("__main__", "__mp_main__")  # the second with `multiprocessing`'s "spawn" and "forkserver"
+# File names of interactive code: Jupyter, IPython, marimo, Python from 3.13 on, and earlier.
 _CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]|^<ipython-input-|__marimo__cell_|^<python-input-|^<stdin>$")
 
 
 def public_name(body: Body) -> str:
-    """`module.qualname`, with a name of the module that it has in the next process too.
+    """`module.qualname`, with a module name that is stable across processes.
 
-    That is the name under which Python would import this very file, else the name that the packages around the file
-    (folders with an `__init__.py`) give it: run as a script, by processes that it spawns, or loaded from a path under
-    any name, a kernel has one name. In a notebook it is `<notebook>.qualname`, however often its cell is edited, and
-    `notebook.qualname` where nothing says the notebook's name. Other code without a file, and a file whose own name was
-    made up for this process, is named by the kernel's text: `source_<hash>.qualname`.
+    That is the name by which Python would import the file, else the one derived from the packages around it (folders
+    with an `__init__.py`): a kernel keeps its name when run as a script, in spawned processes, or loaded by path. In
+    a notebook it is `<notebook>.qualname`, however often a cell is edited, or `notebook.qualname` if the notebook's
+    name is unknown. Other code without a file, or in a file with a temporary name, is named by its text:
+    `source_<hash>.qualname`.
     """
     home = module_of(body.function) or f"source_{hashlib.sha256(_own_text(body)).hexdigest()[:12]}"
     return f"{home}.{body.function.__qualname__}"
@@ -38,7 +38,7 @@ def _own_text(body: Body) -> bytes:
 
 
 def is_importable(function: FunctionType) -> bool:
-    """Whether the module that a function names is what importing that name gives, in another process too."""
+    """Whether another process gets the same function by importing its module by name."""
     return not _is_script(function.__module__ or "") and _gives(function.__module__ or "", file_of(function))
 
 
@@ -47,14 +47,14 @@ def _is_script(module: str) -> bool:
 
 
 def file_of(function: FunctionType) -> str:
-    """The file of a function's module; of code without a module's file what the code says, such as "<string>"."""
+    """The file of a function's module; else what its code object says, such as "<string>"."""
     code = function.__code__.co_filename
     module = function.__globals__.get("__file__")
     return code if os.path.isfile(code) or not isinstance(module, str) else module
 
 
 def module_of(function: FunctionType) -> str | None:
-    """The name of a function's module that holds in every process; None where there is none."""
+    """The name of a function's module that is valid in every process; None if there is none."""
     code = function.__code__.co_filename
     if _CELL.search(code):
         return _notebook(function.__globals__)
@@ -62,7 +62,7 @@ def module_of(function: FunctionType) -> str | None:
 
 
 def _notebook(scope: dict[str, Any]) -> str:
-    """The name of the notebook that a cell belongs to, as far as Jupyter, VS Code or marimo say it."""
+    """The name of a cell's notebook, as Jupyter, VS Code or marimo report it."""
     file = str(scope.get("__vsc_ipynb_file__") or scope.get("__file__") or env.notebook())
     stem = re.sub(r"\W", "_", Path(file).stem)
     return "notebook" if not stem or _is_made_up(stem) else stem
@@ -74,14 +74,14 @@ def _module(module: str, code: str, file: str) -> str | None:
     for name in (module, derived):
         if not _is_script(name) and _gives(name, file):
             return None if _is_passing(name, file) else name
-    # Code that a cell of a notebook or `exec` made may stand in a namespace whose file is another.
+    # Code from a notebook cell or `exec` may run in another file's namespace.
     if not (os.path.isfile(file) and os.path.isfile(code)):
         return None
     return None if _is_made_up(derived) or _is_passing(derived, file) else derived
 
 
 def home_of(module: str) -> str:
-    """A module as it is written into a fingerprint: by a name that holds in every process; empty without one."""
+    """A module's process-independent name, for fingerprints; "" if it has none."""
     loaded = sys.modules.get(module)
     file = getattr(loaded, "__file__", None)
     if isinstance(file, str):
@@ -90,17 +90,17 @@ def home_of(module: str) -> str:
 
 
 def package_of(function: FunctionType) -> str:
-    """Whose code a function is; of a wrapper, which names the module of what it wraps, whose the wrapper is."""
+    """The package a function belongs to; a wrapper belongs to its own package, whatever `__module__` says."""
     return _package(str(function.__globals__.get("__name__", function.__module__)), file_of(function))
 
 
 def package_of_module(module: ModuleType) -> str:
-    """Whose code a module is."""
+    """The package a module belongs to."""
     return _package(module.__name__, getattr(module, "__file__", None) or "")
 
 
 def package_of_class(kind: type) -> str | None:
-    """Whose code a class is; None of one without methods whose module was loaded under no name."""
+    """The package a class belongs to; None without methods if its module is not loaded."""
     functions = (value for value in vars(kind).values() if isinstance(value, FunctionType))
     own = next((one for one in functions if one.__globals__.get("__name__") == kind.__module__), None)
     if own is not None:
@@ -111,7 +111,7 @@ def package_of_class(kind: type) -> str | None:
 
 @lru_cache(4096)
 def _package(module: str, file: str) -> str:
-    """The top package or, for a file outside of any, the file's folder; the module where there is no file."""
+    """The top-level package, else the file's folder, else the module if there is no file."""
     path = Path(file)
     name = (_module(module, file, file) or module_name(path)) if file else ""
     top, is_inside, _ = name.partition(".")
@@ -121,7 +121,7 @@ def _package(module: str, file: str) -> str:
 
 
 def module_name(path: Path) -> str:
-    """The dotted name under which the file at `path` would be imported."""
+    """The dotted name by which the file at `path` would be imported."""
     parts = [] if path.stem == "__init__" else [path.stem]
     folder = path.parent
     while (folder / "__init__.py").is_file() and folder.name:
@@ -131,7 +131,7 @@ def module_name(path: Path) -> str:
 
 
 def _is_passing(name: str, file: str) -> bool:
-    """Whether a file will not be there in the next process: one in the temporary folder with a name made up for it."""
+    """Whether a file is temporary: in a temporary folder, with a generated name."""
     alone = "." not in name
     if not (alone or _is_made_up(name)):
         return False
@@ -143,7 +143,7 @@ def _is_passing(name: str, file: str) -> bool:
 
 
 def _is_made_up(name: str) -> bool:
-    """Whether a name looks like those that programs make up: by `tempfile`, from a hash, a time or a process."""
+    """Whether a name looks generated: by `tempfile`, or from a hash, a time or a process id."""
     parts = name.split(".")
     words = [word for part in parts for word in re.split("[_-]", part)]
     return any(re.fullmatch(r"tmp\w{8}", part) for part in parts) or any(map(_is_random, words))
@@ -156,9 +156,9 @@ def _is_random(word: str) -> bool:
 
 
 def _gives(name: str, file: str) -> bool:
-    """Whether importing `name` would give the file; nothing is imported for the question.
+    """Whether importing `name` would load the file; imports nothing.
 
-    Not by `importlib.util.find_spec`: for a module that is loaded already it answers what the module itself says.
+    Not by `importlib.util.find_spec`, which for loaded modules repeats what the module itself says.
     """
     places: Any = None
     origin = None
@@ -176,7 +176,7 @@ def _spec(name: str, places: Any) -> Any:
         try:
             spec = find(name, places) if find is not None else None
         except (ImportError, ValueError, AttributeError, TypeError, KeyError):
-            spec = None  # somebody's finder that does not know what it is asked
+            spec = None  # a third-party finder that fails
         if spec is not None:
             return spec
     return None

@@ -1,6 +1,6 @@
-"""The one distance of two calls, and the stored key of a kernel that is nearest to a given one.
+"""The distance between two calls, and the stored key of a kernel nearest to a given one.
 
-Messages, `nearest=` and the order in which a search tries earlier winners all go by it.
+Used for messages, for `nearest=`, and to order earlier winners in a search.
 """
 
 from __future__ import annotations
@@ -15,38 +15,39 @@ from autotuned._startup import Frozen
 from autotuned.key.key import Key
 from autotuned.typed_json import Json, canonical
 
-OTHER = 8.0  # octaves for each part that differs and is not a size: as much as a size 256 times as large
-_SIZE = 0.5  # stands for a size in an outline: in a key no number is written so
+OTHER = 8.0  # octaves for each differing part that is not a size: like a size ratio of 256
+_SIZE = 0.5  # replaces a size in an outline; keys contain no such number
 Sizes = tuple[tuple[int, ...], ...]
 Rank = tuple[bool, float, int]  # whether the calls differ, how far the keys are apart, which of the list
 
 
 def octaves_between(ours: Iterable[int], theirs: Iterable[int], other_parts: int = 0) -> float:
-    """The distance of two calls: the root of the sum of squares of log2 of the ratios of their sizes.
+    """The distance between two calls: the Euclidean norm of the log2 ratios of their sizes.
 
     Args:
-        ours, theirs: Sizes, place by place; one below 1 counts as 1.
-        other_parts: How many parts differ that are not sizes. Each counts `OTHER` octaves.
+        ours, theirs: Corresponding sizes; those below 1 count as 1.
+        other_parts: Number of other parts that differ; each counts as `OTHER` octaves.
     """
     return total([octave(mine) - octave(other) for mine, other in zip(ours, theirs)], other_parts)
 
 
 def total(octaves: Iterable[float], other_parts: int = 0) -> float:
-    """The distance of calls whose sizes differ by so many octaves; rounded, so that equal distances compare equal."""
+    """The distance for given differences in octaves; rounded, so that equal distances compare equal."""
     return round(math.hypot(OTHER * math.sqrt(other_parts), *octaves), 6)
 
 
 def octave(size: int) -> float:
-    """The logarithm of a size to base 2; a size below 1 counts as 1."""
+    """log2 of a size; sizes below 1 count as 1."""
     return math.log2(max(size, 1))
 
 
 class Outline(Frozen):
-    """A key without its sizes: what many keys of one kernel have in common.
+    """A key without its sizes, shared by many keys of a kernel.
 
     Attributes:
-        text: Its canonical text, with `places`. `data`: the same as JSON.
-        places: Where in the call the sizes lie that are left out, and how many there.
+        text: Canonical text, including `places`.
+        data: The same as JSON.
+        places: Where in the call the removed sizes were, and how many at each place.
     """
 
     text: str
@@ -61,11 +62,12 @@ class Outline(Frozen):
 
 
 class Apart(Frozen):
-    """In what two outlines differ.
+    """How two outlines differ.
 
     Attributes:
-        call: Whether in the call. `count`: in how many parts.
-        mine, theirs: Which sizes of the one are to be compared with which of the other.
+        call: Whether they differ in the call.
+        count: In how many parts.
+        mine, theirs: Which sizes of each correspond.
         whole: Whether these are all sizes of both.
     """
 
@@ -76,12 +78,12 @@ class Apart(Frozen):
     whole: bool
 
     def least(self, octaves: float = 0.0) -> tuple[bool, float]:
-        """The smallest rank that keys of these outlines can have whose sums of logarithms differ by so much."""
+        """The smallest possible rank of keys with these outlines whose sums of logarithms differ by `octaves`."""
         return self.call or octaves > 0, total([octaves], self.count)
 
 
 class Member(Frozen):
-    """A key of a group: its sizes, the sum of their logarithms, and its place in the list."""
+    """A key in a group: its sizes, the sum of their logarithms, and its index in the list."""
 
     sizes: Sizes
     octaves: float
@@ -90,14 +92,14 @@ class Member(Frozen):
 
 
 class Group:
-    """Keys of one outline, in the order of their sizes."""
+    """Keys with one outline, ordered by size."""
 
     def __init__(self, members: Iterable[Member]) -> None:
         self.members = sorted(members, key=lambda member: member.octaves)
         self._octaves = [member.octaves for member in self.members]
 
     def outwards(self, octaves: float) -> Iterator[Member]:
-        """The members, those first whose sizes are as large as `octaves` says."""
+        """The members, closest total size first."""
         above = bisect.bisect_left(self._octaves, octaves)
         below = above - 1
         while below >= 0 or above < len(self.members):
@@ -111,9 +113,9 @@ class Group:
 
 @dataclass
 class Alike:
-    """Keys to find the nearest one among: made ready once, asked for many.
+    """Keys to search for the nearest one: prepared once, queried often.
 
-    The nearest is one of the same call if there is any, of these the one at the least distance, and of these the first.
+    The nearest key has the same call if any has, then the least distance, then the lowest index.
     """
 
     keys: Iterable[Key]
@@ -128,7 +130,7 @@ class Alike:
         self._groups = {outline: Group(members) for outline, members in found.items()}
 
     def nearest(self, key: Key) -> Key | None:
-        """The key that is most like `key` and not equal to it; None if there is none."""
+        """The key nearest to `key` and not equal to it; None if there is none."""
         outline, sizes = _outlined(key)
         best: tuple[Rank, Key] | None = None
         found = [(_apart(outline, other), group) for other, group in self._groups.items()]
@@ -140,7 +142,7 @@ class Alike:
 
 
 def distances(key: Key, others: Iterable[Key]) -> Iterator[float]:
-    """How far other keys of its kernel are from a key, one by one."""
+    """Distance of each of `others`, keys of the same kernel, from a key."""
     ours, mine = _outlined(key)
     for theirs, sizes in map(_outlined, others):
         apart = _apart(ours, theirs)
@@ -148,10 +150,10 @@ def distances(key: Key, others: Iterable[Key]) -> Iterator[float]:
 
 
 def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: Sizes, group: Group) -> tuple[Rank, Key] | None:
-    """The best so far, or a member of a group that is nearer.
+    """The best so far, or a nearer member of a group.
 
-    Members come by the sum of the logarithms of their sizes. Two such sums of n sizes differ by no more than the root
-    of n times the distance: once that is larger than the best distance, the rest is not looked at.
+    Sums of n logarithms differ by at most sqrt(n) times the distance, and members are visited in order of that sum:
+    once the bound exceeds the best distance, the rest is skipped.
     """
     wanted = _picked(sizes, apart.mine)
     octaves, root = math.fsum(map(octave, wanted)), math.sqrt(len(wanted) or 1)
@@ -160,7 +162,7 @@ def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: Sizes, group: Gr
             break
         theirs = _picked(member.sizes, apart.theirs)
         if apart.count == 0 and wanted == theirs:
-            continue  # the very key
+            continue  # the key itself
         rank = (apart.call or wanted != theirs, octaves_between(wanted, theirs, apart.count), member.number)
         if best is None or rank < best[0]:
             best = rank, member.key
@@ -172,17 +174,16 @@ def _picked(sizes: Sizes, places: Iterable[int]) -> list[int]:
 
 
 def _outlined(key: Key) -> tuple[Outline, Sizes]:
-    """A key's outline, and the sizes that it leaves out."""
     sizes: dict[str, tuple[int, ...]] = {}
     call = {name: _without_sizes(part, name, sizes) for name, part in sorted(key.call.items())}
     places = tuple((place, len(found)) for place, found in sizes.items())
-    # With the places: a file may hold by itself what stands here for a size.
+    # With the places: a file may itself contain the number that replaces sizes.
     text = f"{canonical(call)}{key.context_text or canonical(key.context)}{places}"
     return Outline(text, {"call": call, "context": key.context}, places), tuple(sizes.values())
 
 
 def _without_sizes(part: Json, path: str, sizes: dict[str, tuple[int, ...]]) -> Json:
-    """A part of a call with its sizes put into `sizes` by their places."""
+    """A copy of part of a call with its sizes moved into `sizes`."""
     if type(part) is int:
         sizes[path] = (part,)
         return _SIZE
@@ -208,7 +209,7 @@ def _apart(ours: Outline, theirs: Outline) -> Apart:
 
 
 def parts(data: Json, path: str = "") -> Iterator[tuple[str, Json]]:
-    """The leaves of a key, `call.tensors.x.dtype` and its value; a typed value such as {"float": ...} is one leaf."""
+    """The leaves of a key, such as `call.tensors.x.dtype`, and their values; a typed value is one leaf."""
     for name, value in data.items():
         if isinstance(value, dict) and value and not path.endswith(("values.", "options.")):
             yield from parts(value, f"{path}{name}.")
@@ -217,7 +218,7 @@ def parts(data: Json, path: str = "") -> Iterator[tuple[str, Json]]:
 
 
 class Difference(Frozen):
-    """One place in which two keys differ; a part that one of them lacks is None."""
+    """One place where two keys differ; None for a missing part."""
 
     path: str
     ours: Json
@@ -228,8 +229,8 @@ class Difference(Frozen):
 
 
 def differences(ours: Json, theirs: Json, path: str = "") -> Iterator[Difference]:
-    """Every leaf in which two key parts differ, in a stable order."""
-    # Compared as text: in Python 1 == True, and a dict of them is equal too.
+    """All leaves in which two key parts differ, in a stable order."""
+    # Compared as text, since 1 == True in Python.
     if canonical(ours) == canonical(theirs):
         return
     if not (isinstance(ours, dict) and isinstance(theirs, dict)):
@@ -239,5 +240,5 @@ def differences(ours: Json, theirs: Json, path: str = "") -> Iterator[Difference
         below = f"{path}.{name}" if path else name
         if name in ours and name in theirs:
             yield from differences(ours[name], theirs[name], below)
-        else:  # a difference also where the other side holds None
+        else:  # missing differs from None
             yield Difference(below, ours.get(name), theirs.get(name))

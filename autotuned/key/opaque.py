@@ -1,4 +1,4 @@
-"""Values without a JSON form: known by the object itself, in this process only."""
+"""Values without a JSON form: identified by object, in this process only."""
 
 from __future__ import annotations
 
@@ -26,20 +26,18 @@ if TYPE_CHECKING:
 else:
     values = later("key.value")
 
-# Objects without weak references that are kept alive. A key of one that was let go is never asked for again, since
-# numbers are not reused.
-LIMIT = 4096
+LIMIT = 4096  # objects kept alive for lack of weak references; numbers are not reused, so releasing one is safe
 _Reference = weakref.KeyedRef[int, Any]
 _numbers = itertools.count()
-# An id is unique only while its object lives: an entry goes with the object, before another can have its id.
+# Ids are reused, so an entry is removed together with its object.
 _living: dict[int, tuple[_Reference, int]] = {}
-_kept: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # what has no weak references: with `__slots__`, and built in
+_kept: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # objects without weak references: slotted, built-in
 
 
 def spell(value: Any, where: str) -> Json:
-    """Spelling for values that typed JSON does not know: by what they compute or hold, else this very object in memory.
+    """JSON for values that typed JSON does not know: by what they compute or contain, else by object.
 
-    An array within another value counts as an argument does: by dtype, shape and strides.
+    Arrays inside a value count like arguments: by dtype, shape and strides.
     """
     if is_tensor(value):
         return _layout(value)
@@ -50,15 +48,15 @@ def spell(value: Any, where: str) -> Json:
 
 
 def this_very(value: Any) -> Json:
-    """Spelling for a value that is known by itself only, in this process."""
+    """JSON for a value identified by object, in this process only."""
     return {OBJECT: _number(value), "type": source.type_name(value)}
 
 
 def hook(given: Any) -> Json:
-    """A config's `pre_hook`: what it computes with, as a short digest, else this very object in memory.
+    """A config's `pre_hook` as a short digest of what it computes, else by object.
 
-    It is as it was when first seen: a hook may count its calls in a list, and one that is made anew for each call, of
-    the same code and values, is the same hook.
+    The first digest is kept, since a hook may count its calls in a list. A hook re-created for each call from the
+    same code and values is the same hook.
     """
     made = _made_of(given)
     if made not in _hooks:
@@ -73,7 +71,7 @@ _hooks: OrderedDict[Any, Json] = OrderedDict()
 
 
 def _made_of(value: Any) -> tuple[Any, ...]:
-    """The code of a callable and the very values that it reads; of what is no function, the object itself."""
+    """A callable's code and the objects it reads; for other objects, the object itself."""
     if isinstance(value, MethodType):
         return (*_made_of(value.__func__), _number(value.__self__))
     if isinstance(value, functools.partial):
@@ -99,7 +97,7 @@ def _layout(array: Any) -> Json:
 
 
 def _number(value: Any) -> int:
-    """The number of this very object; no other has it, also when the object is gone."""
+    """A number for this object; never reused, even after the object is gone."""
     place = id(value)
     reference, number = _living.get(place, (None, 0))
     if reference is not None and reference() is value:
@@ -109,7 +107,7 @@ def _number(value: Any) -> int:
     except TypeError:
         return _number_of_kept(value)
     if reference is not None:
-        _let_go(reference)  # of one that is gone, before Python has said so
+        _let_go(reference)  # its object is gone, but the callback has not run yet
     return _living.setdefault(place, made)[1]
 
 
@@ -130,28 +128,27 @@ def _number_of_kept(value: Any) -> int:
 
 
 _example = {0: (object(), 0)}
-_ALONE = sys.getrefcount(_example[0][0])  # of what a dictionary of pairs alone holds
+_ALONE = sys.getrefcount(_example[0][0])  # references to an object held only by such a dictionary
 
 
 def _drop_unused() -> None:
-    """Let go of objects that nobody else holds: none of them can come again."""
+    """Release objects that nobody else holds and that therefore cannot come again."""
     for place in list(_kept):
         if sys.getrefcount(_kept[place][0]) <= _ALONE:
             _kept.pop(place, None)
 
 
 def name_of(bench: Any) -> str:
-    """A benchmark in a few words: its name, and what tells it from others of that name."""
+    """A benchmark's short name with a digest."""
     function = source.python_function(bench)
     name = type(bench).__qualname__ if function is None else function.__qualname__
     return f"do_bench {name} {digest(bench_of(bench))[:12]}"
 
 
 def bench_of(bench: Any) -> Json:
-    """A benchmark by its own text and the plain values that it was made with, whatever it is called.
+    """A benchmark by its source text and the plain values it was made with, whatever its name.
 
-    Not by what else it uses, nor by the object of a bound method: these hold state of the measurement, or of this
-    process, more often than not.
+    What else it uses, and the object of a bound method, are left out: they mostly hold measurement or process state.
     """
     if isinstance(bench, functools.partial):
         return [bench_of(bench.func), encode([bench.args, bench.keywords], "do_bench", spell)]
@@ -167,7 +164,7 @@ def bench_of(bench: Any) -> Json:
 
 
 def _given(function: FunctionType) -> dict[str, Any]:
-    """Defaults of a function, and what it closes over and does not set."""
+    """A function's defaults, and the closed-over values that it does not set."""
     own = {name for code in codes(function.__code__) for name in _stored(code)}
     closed = {name: value for name, value in cells(function).items() if name not in own}
     defaults = {str(index): value for index, value in enumerate(function.__defaults__ or ())}
@@ -185,11 +182,11 @@ def _attributes(holder: Any) -> dict[str, Any]:
 
 
 def _plain(values: Mapping[str, Any]) -> Json:
-    """Values that cannot change, and functions by their text."""
+    """Immutable values, and functions by their text."""
     found = {}
     for name, value in sorted(values.items()):
         if isinstance(value, (bool, int, float, str, bytes, tuple, type(None))):
             found[name] = encode(value, "do_bench", spell)
-        elif function := source.python_function(value):  # not what that closes over: it may be what closes over it
+        elif function := source.python_function(value):  # without its closure, which may be cyclic
             found[name] = text(Body(function))
     return found

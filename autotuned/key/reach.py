@@ -1,4 +1,4 @@
-"""What a function reads from outside: globals, closure cells, attributes, defaults, and of each whether all of it."""
+"""What a function reads from outside: globals, closure cells, attributes, defaults; for each, whether all of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autotuned._startup import Frozen
 from autotuned.key.source_text import Body, code_of, codes
 from autotuned.key.source_text import tree as syntax
 
-# Code that ships with these is covered by the toolchain part of the key.
+# Packages covered by the toolchain part of the key.
 _TOOLCHAIN_PACKAGES = ("triton", "torch", "numpy", "cupy", "builtins", "math")
 NO_HOLDER: Any = object()
 _ABSENT: Any = object()
@@ -26,12 +26,12 @@ Path = tuple[str, ...]
 
 
 class Use(Frozen):
-    """Something from outside that a function reads.
+    """An outside object that a function reads.
 
     Attributes:
-        holder: Of a method or property: the object or class it was found on; NO_HOLDER for anything else.
-        whole: Whether the code does more with it than to read attributes, each of which is a use by itself.
-        is_same: Whether it is still that; None where that cannot change.
+        holder: For a method or property, the object or class it was found on; else NO_HOLDER.
+        whole: Whether the code does more than read attributes of it (each of which is its own use).
+        is_same: Whether the name still refers to it; None if that cannot change.
     """
 
     name: str
@@ -61,12 +61,10 @@ def _defaults(function: FunctionType) -> Iterator[Use]:
 
 
 class _Reader:
-    """The names of one function, and what they stand for."""
-
     def __init__(self, body: Body, holder: Any) -> None:
         self.function, self.code = body.function, code_of(body)
         self.tree = syntax(body)
-        # One walk, for it takes as long as cutting the text into tokens.
+        # Walked once: that takes as long as tokenizing the text.
         self.nodes = [node for node in ast.walk(self.tree) if isinstance(node, _TOLD)]
         self.cells = cells(self.function)
         self.scope = {**self.function.__globals__, **self.cells}
@@ -76,13 +74,13 @@ class _Reader:
 
     @cached_property
     def own(self) -> set[Path]:
-        """Names, attributes and tables that the function itself sets, such as a counter: state, and not its code."""
+        """Names, attributes and items that the function itself sets, such as a counter: state, not code."""
         declared = {(name,) for node in self.nodes if isinstance(node, ast.Global) for name in node.names}
         return declared | stored(self.nodes)
 
     @cached_property
     def paths(self) -> dict[Path, bool]:
-        """Every dotted name that is read, and whether it is used by itself somewhere, and not for an attribute only."""
+        """All dotted names that are read, and whether each is used itself, not only for an attribute."""
         found: dict[Path, bool] = {}
         heads = {id(head) for node in self.nodes if (head := _head(node)) is not None}
         annotations = set(map(id, self._annotations))
@@ -93,23 +91,23 @@ class _Reader:
         return found
 
     def names(self) -> Iterator[Use]:
-        """Globals, closure cells, and the object that the first parameter is bound to."""
-        # Free variables of the outermost code only: those of inner code are its locals, or its own free variables too.
-        # Each name once: Python 3.12 has no code of their own for comprehensions, 3.11 has.
+        """Globals, closure cells, and the object bound to the first parameter."""
+        # Free variables of the outermost code only: inner ones are its locals or its own free variables.
+        # A set, since comprehensions have their own code in Python 3.11 but not in 3.12.
         read = {name for code in codes(self.code) for name in code.co_names}
         known = bool(self.nodes)
-        if known:  # that code has the names of attributes among its names
+        if known:  # `co_names` includes attribute names
             read &= {path[0] for path in self.paths}
         read |= {name for name in self._annotated if _is_of_triton(self.scope.get(name))}
         for name in read.union(self.code.co_freevars, [self.bound] if self.bound else ()):
             if name in self.scope and (name,) not in self.own:
-                # `super()` reads the cell `__class__`, which no node names.
+                # `super()` reads the cell `__class__` implicitly.
                 whole = not known or name == "__class__" or self.paths.get((name,), False)
                 yield Use(name, self.scope[name], NO_HOLDER, whole, self._is_same(name))
                 yield from () if known else self._read_of(name, read)
 
     def _read_of(self, name: str, read: set[str]) -> Iterator[Use]:
-        """Without source: what of a module or function may be read, by the names in the code."""
+        """Without source: what may be read of a module or function, judging by the names in the code."""
         holder = self.scope[name]
         if isinstance(holder, FunctionType) or (isinstance(holder, ModuleType) and not is_toolchain(holder.__name__)):
             for inner in sorted(read & set(vars(holder))):
@@ -122,7 +120,7 @@ class _Reader:
 
     @cached_property
     def _annotated(self) -> set[str]:
-        """Names in annotations: Triton compiles a parameter for the type that is written there."""
+        """Names in annotations, which decide the type Triton compiles a parameter for."""
         return {node.id for node in self._annotations if isinstance(node, ast.Name)}
 
     def attributes(self) -> Iterator[Use]:
@@ -133,11 +131,11 @@ class _Reader:
 
     @cached_property
     def _outside(self) -> set[str]:
-        """Names that are not the function's own variables."""
+        """Names that are not local variables."""
         return set(self.scope) - ({*self.code.co_varnames, *self.code.co_cellvars} - {self.bound})
 
     def imports(self) -> Iterator[Use]:
-        """What the function imports from its own package when it runs, as names and attributes of a module's are."""
+        """What the function imports from its own package at run time, as names and attributes."""
         found = {
             alias: value
             for node in self.nodes
@@ -155,7 +153,7 @@ class _Reader:
     def _attribute(self, path: Path, whole: bool) -> Iterator[Use]:
         found = resolve(path, self.scope)
         if found is not None:
-            head = {path[0]: self.scope[path[0]]}  # that the head is the same is a check of its own
+            head = {path[0]: self.scope[path[0]]}  # the head has its own check
             is_same = lambda: _is(resolve(path, head), found)
             yield Use(".".join(found.path), found.value, found.holder, whole or found.path != path, is_same)
 
@@ -174,7 +172,7 @@ _TOLD = (ast.Attribute, ast.Global, ast.Name, ast.Call, ast.Subscript, ast.Impor
 
 
 def _imported(node: ast.Import | ast.ImportFrom, function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The names that a statement binds, of modules beside the function's own, which are imported for the question."""
+    """The names bound by an import statement; modules of the function's own package are imported to find out."""
     for one in node.names:
         try:
             if isinstance(node, ast.Import):
@@ -186,7 +184,7 @@ def _imported(node: ast.Import | ast.ImportFrom, function: FunctionType) -> Iter
                 home = importlib.util.resolve_name(home, function.__globals__.get("__package__"))
                 if _is_beside(home, function):
                     yield one.asname or one.name, _named(importlib.import_module(home), one.name)
-        except Exception:  # it raises when the function runs, too, or stands where that is not reached
+        except Exception:  # it would also raise when the function runs, or is never reached
             continue
 
 
@@ -200,7 +198,7 @@ def _named(module: ModuleType, name: str) -> Any:
 
 
 def _is_beside(module: str, function: FunctionType) -> bool:
-    """Whether a module is of the function's package, or of its file's folder."""
+    """Whether a module belongs to the function's package or its file's folder."""
     top, home = module.partition(".")[0], function.__globals__
     folder = os.path.join(os.path.dirname(str(home.get("__file__") or "")), top)
     is_file = bool(home.get("__file__")) and (os.path.isfile(f"{folder}.py") or os.path.isdir(folder))
@@ -212,7 +210,7 @@ def _is(now: Found | None, then: Found) -> bool:
 
 
 def cells(function: FunctionType) -> dict[str, Any]:
-    """What a function closes over, by name, without cells that are not filled yet."""
+    """A function's closed-over values by name, without empty cells."""
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         with contextlib.suppress(ValueError):
@@ -231,7 +229,7 @@ def _is_stored(node: ast.AST) -> bool:
 
 
 def _head(node: ast.AST) -> ast.AST | None:
-    """What a node reads an attribute of."""
+    """The expression whose attribute a node reads."""
     if isinstance(node, ast.Attribute):
         return node.value
     return node.args[0] if _is_getattr(node) else None  # type: ignore[attr-defined]
@@ -246,7 +244,7 @@ def _is_getattr(node: ast.AST) -> bool:
 
 
 def dotted(node: Any) -> Path:
-    """The names of `a.b.c`; empty for anything else."""
+    """The names in `a.b.c`; empty for other expressions."""
     if isinstance(node, ast.Name):
         return (node.id,)
     head = dotted(_head(node)) if isinstance(node, (ast.Attribute, ast.Call)) else ()
@@ -254,7 +252,7 @@ def dotted(node: Any) -> Path:
 
 
 class Found(Frozen):
-    """What a dotted name stands for, or as much of it as is known without running any code."""
+    """What a dotted name refers to, as far as known without running code."""
 
     path: Path
     value: Any
@@ -262,7 +260,7 @@ class Found(Frozen):
 
 
 def resolve(path: Path, scope: Mapping[str, Any]) -> Found | None:
-    """What a dotted name stands for; None where it says nothing, or what it says is noted otherwise."""
+    """What a dotted name refers to; None if that is irrelevant or recorded elsewhere."""
     value = scope.get(path[0], _ABSENT)
     for depth, name in enumerate(path[1:], 1):
         known = Found(path[:depth], value)
@@ -282,14 +280,14 @@ def resolve(path: Path, scope: Mapping[str, Any]) -> Found | None:
         else:
             value, of_holder = member(value, name)
             if value is _ABSENT:
-                return known  # code decides what it is, or nothing
+                return known  # computed by code, or missing
             if of_holder is not NO_HOLDER:
                 return Found(path[: depth + 1], value, of_holder)
     return None if value is None or value is _ABSENT else Found(path, value)
 
 
 def member(holder: Any, name: str) -> tuple[Any, Any]:
-    """An attribute of an object or class, without running any of its code, and what it is bound to if it is code."""
+    """An attribute of an object or class, found without running code, and what it is bound to if it is code."""
     if isinstance(holder, enum.EnumMeta) and name in holder.__members__:
         return holder.__members__[name], NO_HOLDER
     found = inspect.getattr_static(holder, name, _ABSENT)
@@ -310,14 +308,14 @@ def member(holder: Any, name: str) -> tuple[Any, Any]:
 
 
 def is_toolchain(module: str | None) -> bool:
-    """Whether a module is of a package that the toolchain part of the key stands for."""
+    """Whether a module's package is covered by the toolchain part of the key."""
     return (module or "").partition(".")[0] in _TOOLCHAIN_PACKAGES
 
 
 def is_triton_function(value: Any) -> bool:
-    """Whether a value is a Triton function, or what is around one, of any package but Triton itself.
+    """Whether a value is, or wraps, a Triton function from outside Triton itself.
 
-    Those of torch too, such as Inductor's helpers: torch's version is in no kernel's key.
+    Includes torch's, such as Inductor's helpers: torch's version is in no kernel's key.
     """
     if not (_is_of_triton(value) and hasattr(value, "fn")):
         return False
@@ -330,14 +328,14 @@ def _is_of_triton(value: Any) -> bool:
 
 
 def python_function(value: Any) -> FunctionType | None:
-    """The plain function inside a Triton function, tuned kernel, partial, method or cache; None for anything else."""
+    """The function inside a Triton function, tuned kernel, partial, method or cache; else None."""
     for _ in range(32):
         if isinstance(value, FunctionType):
             return value
         inside = (getattr(value, name, None) for name in ("func", "__func__", "fn", "__wrapped__"))
         try:
             value = next((function for function in inside if function is not None), None)
-        except Exception:  # its `__getattr__` raises what it likes
+        except Exception:  # from its `__getattr__`
             return None
         if value is None:
             return None
@@ -345,7 +343,7 @@ def python_function(value: Any) -> FunctionType | None:
 
 
 def body_of(value: Any) -> Body | None:
-    """The function inside a value, with the text that Triton compiles where there is a Triton function around it."""
+    """The function inside a value, with the text that Triton compiles if it is a Triton function."""
     function = python_function(value)
     texts = (getattr(layer, "src", None) for layer in layers(value) if _is_of_triton(layer))
     written = next((text for text in texts if isinstance(text, str)), None)

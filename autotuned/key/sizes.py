@@ -1,4 +1,4 @@
-"""A call taken apart: its sizes, each with its place, and the rest, which must be equal for calls to be alike."""
+"""Split a call into its sizes, each with its place, and the rest, which must be equal for similar calls."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import NamedTuple
 
 from autotuned.typed_json import Json, canonical
 
-Sizes = tuple[tuple[str, int], ...]  # of a call, each with its place
+Sizes = tuple[tuple[str, int], ...]  # place and size
 
 
 class Shape(NamedTuple):
-    """A call taken apart: all that must be equal, as text, and the sizes that may differ, each with its place."""
+    """A call split up: the part that must be equal, as text, and the sizes that may differ, with their places."""
 
     rest: str
     sizes: Sizes
 
 
 def shape_of(call: Json, axes: Iterable[str] | None = None) -> Shape:
-    """Take a call apart.
+    """Split a call.
 
     Args:
         call: The call part of a key.
-        axes: Arguments whose integers, or whose tensors' shapes, may differ; None for all.
+        axes: Arguments whose integers or tensor shapes may differ; None for all.
     """
     free = None if axes is None else set(axes)
     sizes: list[tuple[str, int]] = []
@@ -39,5 +39,5 @@ def shape_of(call: Json, axes: Iterable[str] | None = None) -> Shape:
 
 
 def argument_of(path: str) -> str:
-    """The argument that a place lies in: of an item of a tuple, the tuple."""
+    """The argument that a place belongs to; for an item of a tuple, the tuple."""
     return path.partition("[")[0]

@@ -1,4 +1,4 @@
-"""What a kernel's code says: its own text, what it calls and the values it uses, but not where it stands."""
+"""What a kernel's code says: its text, what it calls and the values it uses, but not where it is."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 else:
     classes, held = later("key.classes"), later("key.held")
 
-DEPTH = 64  # of values within values, and of functions that call functions
-LINES = 100_000  # of one fingerprint: values that hold each other twice grow without end
+DEPTH = 64  # of nested values, and of calls
+LINES = 100_000  # of one fingerprint: mutual references can grow exponentially
 Opaque = tuple[str, Any]  # the name of a value that has no spelling, and the value
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
     """SHA-256, in hex, of everything that decides what `function` computes.
 
-    Covered: its text from `def` on, without comments and blank lines, of a Triton function the text that Triton
-    compiles; Triton functions, helpers, decorators and classes of its own package that it reaches through globals,
-    closures, attributes, containers and default values; the values of all that it reaches so, except those that it
-    sets itself. Not covered: file, line numbers, its own decorators, code of other packages (but the values in them
-    that it reaches), and what it looks up by `globals()`, `eval` or in files.
+    Covered: its text from `def` on, without comments and blank lines (for a Triton function, the text that Triton
+    compiles); Triton functions, helpers, decorators and classes of its own package reached through globals, closures,
+    attributes, containers and defaults; and all values reached this way, except those it sets itself. Not covered:
+    file, line numbers, its own decorators, code of other packages (but the values reached in them), and what it finds
+    through `globals()`, `eval` or files.
     """
     return Fingerprint(function).value()
 
 
 class Fingerprint:
-    """The fingerprint of one function, computed anew where something it rests on has been bound anew.
+    """The fingerprint of one function, recomputed when something it depends on is rebound.
 
-    Looked at again are the function's text, code and defaults, and the globals, closure cells and attributes that it
-    and what it calls use: by identity, so that a list or a dict which was edited in place is not noticed.
+    Checked by identity: text, code and defaults, and the globals, closure cells and attributes used by it and its
+    callees. In-place changes of a list or dict go unnoticed.
 
     Args:
         function: A function, or a method, partial, Triton function or object around one.
-        nameless: Leave out what the function itself is called: it is known by a name of its own.
-        array: How an array is spelled; None for its content.
+        nameless: Ignore the function's own name.
+        array: Gives the JSON of an array; None for its content.
     """
 
     def __init__(self, function: Any, nameless: bool = False, array: Callable[[Any], Json] | None = None) -> None:
@@ -72,30 +72,30 @@ class Fingerprint:
         return known
 
     def walked_by(self, walk: type[Walk]) -> Fingerprint:
-        """The same function, looked at by another walk."""
+        """The same function with another walk."""
         found = Fingerprint(self._function, self._nameless, self._array)
         found._walk = walk
         return found
 
     @property
     def is_blurred(self) -> bool:
-        """Whether something was left out that machine code may depend on: as of the latest `value()`."""
+        """Whether the last `value()` left out something that machine code may depend on."""
         return self._latest[1] is not None and self._latest[1].blurred
 
     @property
     def opaque(self) -> list[Opaque]:
-        """What the code uses and no fingerprint can hold: as of the latest `value()`."""
+        """Values used by the code that a fingerprint cannot represent, as of the last `value()`."""
         walk = self._latest[1]
         return walk.opaque if walk is not None else []
 
 
 def type_name(value: Any) -> str:
-    """A value's type, for people."""
+    """A value's type as text."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def is_function(value: Any) -> bool:
-    """Whether a value is a function, or something around one that adds nothing: a method, a cache, a kernel."""
+    """Whether a value is a function or a transparent wrapper: a method, a cache, a kernel."""
     if isinstance(value, FunctionType) or is_triton_function(value):
         return True
     if isinstance(value, MethodType):
@@ -106,14 +106,14 @@ def is_function(value: Any) -> bool:
 
 
 def public_name(value: Any) -> str:
-    """The name of a function or kernel that is the same in every process; see `naming.public_name`."""
+    """The process-independent name of a function or kernel; see `naming.public_name`."""
     body = body_of(value)
     assert body is not None
     return naming.public_name(body)
 
 
 def package_of(value: Any) -> str:
-    """Whose code a value is: what a wrapper of another package wraps counts, and not the wrapper."""
+    """The package a value's code belongs to; wrappers from other packages are looked through."""
     function = None if isinstance(value, type) else python_function(value)
     for _ in range(32):
         wrapped = getattr(function, "__wrapped__", None)
@@ -125,21 +125,21 @@ def package_of(value: Any) -> str:
     kind = value if isinstance(value, type) else type(value)
     top = kind.__module__.partition(".")[0]
     if is_toolchain(top) or top in sys.stdlib_module_names:
-        return ""  # nobody's own: its methods reach half of torch, and come with a version
+        return ""  # versioned, and its methods reach half of torch
     return naming.package_of_class(kind) or ""
 
 
 class Walk:
-    """Collects one line a function and one a used value, in an order that only the code decides.
+    """Collect one line per function and per used value, in an order that only the code decides.
 
-    Functions are numbered as they are met instead of named: a module has another name when it runs as a script.
+    Functions are numbered in order of appearance, since module names differ when run as a script.
     """
 
-    _most, _sorts = LINES, True  # lines of one fingerprint, and whether the order of a dict does not count
+    _most, _sorts = LINES, True  # the most lines, and whether dicts are sorted
 
     def __init__(self, package: str, array: Callable[[Any], Json] | None = None) -> None:
         self.package = package
-        self.blurred = False  # whether `exact.ExactWalk` may note more
+        self.blurred = False  # whether `exact.ExactWalk` may record more
         self.lines: list[str] = []
         self.checks: list[Callable[[], bool]] = []
         self.opaque: list[Opaque] = []
@@ -147,7 +147,7 @@ class Walk:
         self._numbers: dict[tuple[Body, int], int] = {}
         self._classes: set[type] = set()
         self._holders: list[Any] = []  # kept alive: their ids are in use
-        self._open: dict[int, str] = {}  # the values that are being spelled, by id
+        self._open: dict[int, str] = {}  # values in progress, by id
         self._depth = 0
 
     def digest(self) -> str:
@@ -155,7 +155,7 @@ class Walk:
         return hashlib.sha256("\n".join(self.lines).encode("utf-8", "surrogatepass")).hexdigest()
 
     def top(self, value: Any, nameless: bool) -> None:
-        """Note what is fingerprinted."""
+        """Record what is fingerprinted."""
         body = body_of(value) if is_function(value) else None
         if body is not None and self._is_own(value, body.function):
             self._note_options(value)
@@ -164,11 +164,11 @@ class Walk:
             self.value("", value)
 
     def function(self, body: Body, holder: Any = NO_HOLDER, nameless: bool = False) -> int:
-        """Note a function, its text and what it uses, unless it was met before; return its number."""
+        """Record a function, its text and what it uses, unless already seen; returns its number."""
         at = body, id(holder)
         if at in self._numbers:
             return self._numbers[at]
-        number = self._numbers[at] = len(self._numbers)  # before what it uses: recursion ends here
+        number = self._numbers[at] = len(self._numbers)  # first, to end recursion
         self._holders.append(holder)
         said = text(body)
         self.lines.append(f"function {number}: {_without_name(said) if nameless else said}")
@@ -185,13 +185,13 @@ class Walk:
         self.checks.append(lambda: function.__defaults__ is defaults and function.__kwdefaults__ is by_name)
 
     def value(self, name: str, value: Any, holder: Any = NO_HOLDER, whole: bool = True) -> None:
-        """Note a used value, following functions, classes, objects and containers.
+        """Record a used value, following functions, classes, objects and containers.
 
         Args:
-            holder: Of a method or property: what it was found on.
-            whole: Whether all of an object counts, or only the attributes that are noted by themselves.
+            holder: For a method or property, what it was found on.
+            whole: Whether all of an object counts, or only attributes recorded separately.
         """
-        if value is None or value is sys.modules:  # which grows with every import, and says nothing of the code
+        if value is None or value is sys.modules:  # the latter grows with every import
             return
         if isinstance(value, ModuleType):
             self._module(name, value, whole)
@@ -227,14 +227,14 @@ class Walk:
             self._foreign(name, body.function, holder)
 
     def _note_options(self, value: Any) -> None:
-        """What `triton.jit` was told, besides the text, that makes another binary; and that text can be replaced."""
+        """Record options of `triton.jit` that change the binary, and watch the replaceable text."""
         for layer in layers(value):
             written = getattr(layer, "src", None)
             if isinstance(written, str):
                 self.checks.append(lambda layer=layer, written=written: layer.src is written)  # type: ignore[misc]
             for option in _OPTIONS:
                 told = getattr(layer, option, None) or (getattr(layer, "kwargs", None) or {}).get(option)
-                if told:  # the second is where Triton's interpreter keeps it
+                if told:  # Triton's interpreter keeps it in `kwargs`
                     self.lines.append(f"{option} = {told!r}")
             for filled, function in sorted((getattr(layer, "values", None) or {}).items()):
                 self.value(f"{filled}:", function)
@@ -243,12 +243,12 @@ class Walk:
         return is_triton_function(value) or self._counts(naming.package_of(function), function.__module__)
 
     def _counts(self, package: str | None, module: str | None) -> bool:
-        """Whether code of a package is looked at, and not only named."""
+        """Whether code of a package is examined, not only named."""
         self.blurred |= package != self.package and not is_settled(module)
         return package == self.package
 
     def _foreign(self, name: str, function: FunctionType, holder: Any) -> None:
-        """Code of another package by its name, with the values that it was made with."""
+        """Record another package's code by name, with the values it was made with."""
         home = naming.home_of(str(function.__globals__.get("__name__", function.__module__)))
         if home.partition(".")[0] != "triton":
             for free, value in cells(function).items():
@@ -261,11 +261,11 @@ class Walk:
             self._wrapped(f"{name}.__wrapped__", wrapped)
 
     def _wrapped(self, name: str, function: FunctionType) -> None:
-        """What a function of another package is around, as one of `triton.language.core.extern`."""
+        """Record what a function of another package wraps, such as `triton.language.core.extern`."""
         self.blurred = True
 
     def _module(self, name: str, module: ModuleType, whole: bool) -> None:
-        """A module of another package by its name; of one's own what is read of it, all where it is passed on."""
+        """Record a foreign module by name, an own module by what is read of it (all of it if it is passed on)."""
         is_own = naming.package_of_module(module) == self.package or sys.modules.get(module.__name__) is not module
         if not is_own and module.__name__ not in ("triton", "triton.language"):
             self.lines.append(f"{name} -> module {naming.home_of(module.__name__)}")
@@ -297,7 +297,7 @@ class Walk:
 
     def _data(self, name: str, value: Any, whole: bool) -> None:
         if env.is_of_the_process(value):
-            self.lines.append(f"{name} = of the process")  # another in each, and no part of the code
+            self.lines.append(f"{name} = of the process")  # differs between processes
         elif type(value) in (dict, list) or isinstance(value, tuple):
             self._container(name, value)
         elif isinstance(value, (set, frozenset)):
@@ -313,16 +313,12 @@ class Walk:
                 self._methods(name, value, whole)
 
     def _plain(self, name: str, value: Any) -> Json:
-        """Plain data as keys spell it.
-
-        Raises:
-            EncodingError: It is none.
-        """
+        """JSON of plain data, or EncodingError."""
         self.blurred |= not is_exact(value)
         return encode(value, name)
 
     def _methods(self, name: str, value: Any, whole: bool) -> None:
-        """What a class derived from a plain one adds to a value: methods, and attributes."""
+        """Record what a subclass of a plain type adds: methods and attributes."""
         kind = type(value)
         if not whole or is_toolchain(kind.__module__):
             return
@@ -337,7 +333,7 @@ class Walk:
         self.lines.append(f"{name} = {type(value).__name__} of {len(value)}")
         items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
         labels = [(self._label(f"{name}[]", key), item) for key, item in items]
-        if type(value) is dict and self._sorts:  # made from a set it has another order under another hash seed
+        if type(value) is dict and self._sorts:  # if made from a set, its order depends on the hash seed
             labels.sort(key=lambda label: label[0])
         for label, item in labels:
             if item is None:
@@ -353,14 +349,14 @@ class Walk:
         return self._apart(name, key)
 
     def _set(self, name: str, value: Any) -> None:
-        """By what its items are alone: they have another order under another hash seed."""
+        """Record a set by its sorted items: its order depends on the hash seed."""
         self.lines.append(f"{name} = {type(value).__name__} {canonical(sorted(self._apart(name, i) for i in value))}")
         if type(value) not in (set, frozenset):
             self._class(f"{name} of", type(value), True)
             self._state(name, type(value), getattr(value, "__dict__", {}))
 
     def _apart(self, name: str, item: Any) -> str:
-        """A value as a text of its own, whatever was met before it."""
+        """A value's own text, independent of what was recorded before."""
         walk = type(self)(self.package, self._array)
         walk._open, walk._depth = dict(self._open), self._depth
         walk.value("", item)
@@ -394,7 +390,7 @@ class Walk:
                 self.value(f"{name}.{field}", item)
 
     def _passing(self, kind: type) -> Iterable[str]:
-        """The attributes that do not count."""
+        """Attributes that do not count."""
         return classes.set_by_methods(kind, self.package)
 
     def _refuse(self, name: str, value: Any) -> None:
@@ -409,18 +405,18 @@ def _is_array(value: Any) -> bool:
     try:
         has_layout = hasattr(value, "stride") or hasattr(value, "strides")
         return has_layout and hasattr(value, "shape") and hasattr(value, "dtype")
-    except Exception:  # its `__getattr__` raises what it likes: then it is taken apart as any object
+    except Exception:  # from its `__getattr__`: then it is taken apart like any object
         return False
 
 
 def is_settled(module: str | None) -> bool:
-    """Whether a module comes with a version: of the toolchain, of Python, or of this package."""
+    """Whether a module is versioned: part of the toolchain, Python, or this package."""
     top = (module or "").partition(".")[0]
     return is_toolchain(top) or top in ("autotuned", "numpy") or top in sys.stdlib_module_names
 
 
 def is_exact(value: Any) -> bool:
-    """Whether typed JSON tells a plain value apart from all others that could be compiled in."""
+    """Whether typed JSON distinguishes a plain value from all others that could be compiled in."""
     name = type_name(value)
     if name == "triton.language.core.constexpr":
         return is_exact(value.value)
@@ -433,18 +429,18 @@ _DTYPES = ("torch.dtype", "torch.device", "triton.language.core.dtype")
 
 
 def attributes(value: Any) -> Mapping[str, Any]:
-    """Those of an object, which its class has not; none where they have no dict."""
+    """An object's instance attributes; empty without a `__dict__`."""
     found = getattr(value, "__dict__", None)
     return found if isinstance(found, dict) else {}
 
 
 def same_items(now: Mapping[str, Any]) -> Callable[[], bool]:
-    """Whether a mapping still holds the very values of now."""
+    """A function telling whether a mapping still holds its present objects."""
     then = dict(now)
     return lambda: len(now) == len(then) and all(now.get(name) is value for name, value in then.items())
 
 
 def _without_name(said: str) -> str:
-    """A function's text with "_" for what it is called."""
+    """A function's text with "_" for its name."""
     first, space, rest = said.partition(" ")
     return f"def _ {rest.partition(' ')[2]}" if space and first == "def" else said

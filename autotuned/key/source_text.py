@@ -1,4 +1,4 @@
-"""A function's own text: its lines found, its tokens without comments and layout, its syntax."""
+"""A function's source: its lines, its tokens without comments and layout, its syntax tree."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _SKIPPED_TOKENS = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.EN
 
 
 class Body(NamedTuple):
-    """What a function does: its Python function and, of a Triton function, the text that Triton compiles.
+    """A function and, for a Triton function, the text that Triton compiles.
 
-    Two of Triton's functions may share the Python function and differ in the text (`_unsafe_update_src`).
+    Triton functions may share the Python function and differ in text (`_unsafe_update_src`).
     """
 
-    function: Any  # a FunctionType, which mypy would take for a method
+    function: Any  # a FunctionType; mypy would treat that as a method
     written: str | None = None
 
 
 def text(body: Body) -> str:
-    """The function's source from `def` (or `lambda`) on, one token apart, without comments and blank lines.
+    """The source from `def` (or `lambda`) on, as tokens without comments and blank lines.
 
-    Tokens rather than an AST dump: the dump's form changes between Python versions, and a shipped config must not.
-    Without source (a REPL, an `exec`), the byte code stands in.
+    Not an AST dump, whose form changes between Python versions: shipped configs must stay valid. Without source (a
+    REPL, an `exec`), byte code is used.
     """
     function = body.function
     if function.__code__.co_name == "<lambda>" and body.written is None:
         segment = _lambda_source(function)
         if segment is None:
             return _bytecode_text(function.__code__)
-        return " ".join(list(_tokens(f"({segment})"))[1:-2])  # in parentheses it may go over several lines
+        return " ".join(list(_tokens(f"({segment})"))[1:-2])  # parenthesized, as it may span lines
     try:
         source, _ = _own(body)
     except (OSError, TypeError):
@@ -48,7 +48,7 @@ def text(body: Body) -> str:
 
 
 def code_of(body: Body) -> CodeType:
-    """The code whose names the function looks up: that of the text that Triton compiles, where it was replaced."""
+    """The code whose names the function looks up, compiled from the replaced text if there is one."""
     function: FunctionType = body.function
     written = body.written
     if written is None or _is_as_defined(function, written):
@@ -56,7 +56,7 @@ def code_of(body: Body) -> CodeType:
     try:
         compiled = compile(written, function.__code__.co_filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
-        return function.__code__  # Triton will say what is wrong with it
+        return function.__code__  # Triton reports the error
     return next((code for code in compiled.co_consts if isinstance(code, CodeType)), compiled)
 
 
@@ -69,7 +69,7 @@ def _is_as_defined(function: FunctionType, written: str) -> bool:
 
 
 def _own(body: Body) -> tuple[str, ast.Module | None]:
-    """The function's own lines, and their syntax where it is at hand.
+    """The function's own source lines, and their syntax tree if known.
 
     Raises:
         OSError, TypeError: There is no source.
@@ -77,7 +77,7 @@ def _own(body: Body) -> tuple[str, ast.Module | None]:
     global _latest
     function, latest = body.function, _latest
     asked = function.__code__, body.written
-    if latest[0] != asked or latest[0][0] is not asked[0]:  # asked for twice in a row: for its text and its syntax
+    if latest[0] != asked or latest[0][0] is not asked[0]:  # cached, for text and syntax are read in turn
         latest = asked, *_found(body)
         _latest = latest
     return latest[1:]
@@ -94,7 +94,7 @@ def _found(body: Body) -> tuple[str, ast.Module | None]:
 
 
 def _lines_from(function: FunctionType) -> list[str]:
-    """The lines of its file from the function's first one on: of a wrapper its own, not those of what it wraps.
+    """The lines of its file from the function's first one on; for a wrapper its own, not those of what it wraps.
 
     Raises:
         OSError: There are none.
@@ -109,10 +109,10 @@ def _lines_from(function: FunctionType) -> list[str]:
 
 
 def _block(lines: list[str]) -> tuple[str, ast.Module] | None:
-    """The definition that these lines begin with, without comments behind it; None where that is not certain.
+    """The definition at the start of these lines, without trailing comments; None if uncertain.
 
-    It ends at a line that is indented no further than its first one, unless that lies within brackets or a string,
-    where what is before it does not parse. `inspect.getsource` cuts the lines into tokens, at ten times the cost.
+    It ends before a line with the same or less indentation, unless inside brackets or a string, where the part before
+    does not parse. `inspect.getsource` tokenizes the lines, which takes ten times as long.
     """
     width = len(lines[0]) - len(lines[0].lstrip())
     head = next((n for n, line in enumerate(lines) if line.lstrip().startswith(("def ", "async "))), 0)  # no decorator
@@ -130,20 +130,20 @@ def _block(lines: list[str]) -> tuple[str, ast.Module] | None:
 
 
 def _is_code(line: str) -> bool:
-    """Whether a line is neither blank nor a comment; within a string it may look like one, and does no harm."""
+    """Whether a line is neither blank nor a comment; being wrong inside a string does no harm."""
     return line.lstrip()[:1] not in ("", "#")
 
 
 def _require_own_file(function: FunctionType) -> None:
-    """Raise OSError for what `exec` made: Python 3.13 answers its file name with the text of `python -c`."""
+    """Raise OSError for code from `exec`: Python 3.13 reads its file name as the text of `python -c`."""
     if function.__code__.co_filename == "<string>":
         raise OSError("code from a string has no file to read")
 
 
 def _lambda_source(function: FunctionType) -> str | None:
-    """The text of a lambda by itself, wherever in a statement it stands; None where it cannot be found.
+    """The text of a lambda, wherever it is in a statement; None if not found.
 
-    Several in one line are told apart by what they compile to, for Python 3.10 notes no columns.
+    Several in one line are distinguished by their byte code, as Python 3.10 records no columns.
     """
     try:
         _require_own_file(function)
@@ -161,7 +161,7 @@ def _lambda_source(function: FunctionType) -> str | None:
 
 def _of_same_code(tree: ast.Module, nodes: list[ast.Lambda], code: CodeType) -> list[int]:
     for index, node in enumerate(nodes[:14]):
-        ast.increment_lineno(node, 100_000 << index)  # a line of its own for each, also for one inside another
+        ast.increment_lineno(node, 100_000 << index)  # a unique line for each, even if nested
     try:
         compiled = compile(tree, code.co_filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -174,7 +174,7 @@ def _of_same_code(tree: ast.Module, nodes: list[ast.Lambda], code: CodeType) -> 
 
 def _tokens(source: str) -> Iterator[str]:
     lines = source.splitlines(keepends=True)
-    formatted: list[tuple[int, int]] = []  # where each open f-string began: Python 3.12 cuts them up, 3.11 does not
+    formatted: list[tuple[int, int]] = []  # starts of open f-strings, which Python 3.12 tokenizes and 3.11 does not
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             kind = tokenize.tok_name[token.type]
@@ -187,11 +187,11 @@ def _tokens(source: str) -> Iterator[str]:
             elif not formatted and token.type not in _SKIPPED_TOKENS:
                 yield _spelling(token)
     except (tokenize.TokenError, SyntaxError):
-        return  # not all of it is Python: what came before the break identifies it
+        return  # invalid Python: the tokens before it are enough
 
 
 def _spelling(token: tokenize.TokenInfo) -> str:
-    # The width of an indent is layout; that there is one is meaning.
+    # An indent's width is layout, its presence is meaning.
     if token.type == tokenize.INDENT:
         return "<indent>"
     if token.type == tokenize.DEDENT:
@@ -214,7 +214,7 @@ def _bytecode_text(code: CodeType) -> str:
 def _constant_text(constant: Any) -> str:
     if isinstance(constant, CodeType):
         return _bytecode_text(constant)
-    if isinstance(constant, frozenset):  # `x in {"a", "b"}`: in another order under another hash seed
+    if isinstance(constant, frozenset):  # `x in {"a", "b"}`: the order depends on the hash seed
         return f"frozenset({sorted(map(_constant_text, constant))})"
     if isinstance(constant, tuple):
         return f"({', '.join(map(_constant_text, constant))})"
@@ -222,7 +222,7 @@ def _constant_text(constant: Any) -> str:
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of the functions defined in it."""
+    """A function's code, and that of functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -230,7 +230,7 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def tree(body: Body) -> ast.AST:
-    """The function's syntax without its decorators; empty where there is no source."""
+    """The function's syntax tree without decorators; empty if there is no source."""
     try:
         if body.function.__code__.co_name == "<lambda>" and body.written is None:
             return ast.parse(f"({_lambda_source(body.function) or 0})")

@@ -1,4 +1,4 @@
-"""The spelling of values that typed JSON does not know: functions by what they compute, others by what they hold."""
+"""JSON for values that typed JSON does not know: functions by what they compute, others by what they contain."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from autotuned.typed_json import Json, encode
 class _OfValue(Fingerprint):
     """The fingerprint of a function passed as a value.
 
-    It is an attribute of the function, since it holds it and all that it closes over: the two go together. Copies of
-    that attribute, by `functools.wraps`, `copy` or a pickle, are of another function and count for nothing.
+    Stored as an attribute of the function, so that both are freed together. Copies of the attribute, made by
+    `functools.wraps`, `copy` or pickle, belong to another function and are ignored.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -40,13 +40,13 @@ def _of_function(value: Any, array: Callable[[Any], Json] | None) -> Fingerprint
 
 
 def of_value(value: Any, where: str, array: Callable[[Any], Json] | None = None) -> Json:
-    """The key's spelling of a value that typed JSON does not know.
+    """JSON for a value that typed JSON does not know.
 
-    A function is known by what it computes and not by its name, anything else by its class, the code of that class
-    and what it holds.
+    A function is identified by what it computes, not by name; anything else by its class, the class's code and its
+    contents.
 
     Raises:
-        EncodingError: `value`, or something in it, is known by itself only.
+        EncodingError: `value`, or something in it, can only be identified by object.
     """
     if isinstance(value, functools.partial):
         inside = functools.partial(of_value, array=array)

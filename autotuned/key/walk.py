@@ -1,4 +1,4 @@
-"""The tensors that a value is or holds, in containers and attributes however deep: one walk that runs no user code."""
+"""Find the tensors that a value is or contains, however deep, without running user code."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from typing import Any
 
 from autotuned.key.key import is_tensor_by_attributes, is_tensor_type
 
-LIMIT = 100_000  # objects of one value that are opened: what is larger is a program's whole state, and no argument
-NEAR, FIRST = 32, 64  # where a hit has to wait: so many objects are opened, and of each so many items looked at
-# What these reach is the program and not the argument: globals, all of logging, every kernel's cache.
+LIMIT = 100_000  # opened objects per value: anything larger is a program's whole state
+NEAR, FIRST = 32, 64  # on the path of a hit: opened objects, and visited items of each
+# Not opened, since they reach the whole program: globals, all of logging, every kernel's cache.
 _CLOSED = (
     type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type, types.ModuleType, types.CodeType,
     types.FrameType, types.TracebackType, logging.Logger, logging.Handler,
 )  # fmt: skip
 _CLOSED_MODULES = ("autotuned.", "triton.")
 _SIZED = (dict, list, tuple, set, frozenset, deque, OrderedDict)
-_WRAPPER = "TensorWrapper"  # what `triton.reinterpret` makes
+_WRAPPER = "TensorWrapper"  # made by `triton.reinterpret`
 _CUT = object()
 
 
 def tensors(value: Any) -> list[Any]:
-    """Each tensor that a value is or holds, once, in the order of its containers.
+    """Each tensor that a value is or contains, once, in container order.
 
-    An array of objects is given, and the tensors in it. What `triton.reinterpret` makes has a dtype of Triton's, and
-    cannot be copied: the tensor within it is given.
+    Arrays of objects are included along with the tensors in them. For `triton.reinterpret`, whose result cannot be
+    copied, it is the tensor inside.
     """
     return [tensor for tensor in _walk(value, deque.pop, LIMIT, sys.maxsize) if tensor is not _CUT]
 
 
 def is_cut(value: Any) -> bool:
-    """Whether a value holds more than is walked."""
+    """Whether a value exceeds the limit of the walk."""
     return any(tensor is _CUT for tensor in _walk(value, deque.pop, LIMIT, sys.maxsize))
 
 
 def near(value: Any, wanted: Callable[[Any], bool]) -> Any:
-    """The nearest tensor of which `wanted` is true; None if the first objects that the value reaches have none."""
+    """The nearest tensor for which `wanted` is true; None if there is none among the first objects."""
     found = (tensor for tensor in _walk(value, deque.popleft, NEAR, FIRST) if tensor is not _CUT)
     return next(filter(wanted, found), None)
 
 
 def _walk(value: Any, take: Callable[[deque[Any]], Any], limit: int, first: int) -> Iterator[Any]:
-    """The tensors found, and `_CUT` at the end if there may be more.
+    """Yield the tensors, and `_CUT` at the end if there may be more.
 
     Args:
-        take: `deque.pop` goes into what was found last, `deque.popleft` takes near ones before those deep within.
-        limit: How many objects are opened, and `first`, how many items of each are looked at.
+        take: `deque.pop` for depth first, `deque.popleft` for breadth first.
+        limit, first: How many objects are opened, and how many items of each are visited.
     """
     kind: Any = type(value)
     waiting = deque(() if _is_closed(kind) else (value,))
-    seen = {id(value): value}  # held: an id is unique only while its object lives
+    seen = {id(value): value}  # holds objects, so that ids stay unique
     for _ in range(limit):
         if not waiting:
             return
@@ -102,7 +102,7 @@ def _is_written_to(kind: type) -> bool:
 
 
 def is_strided(tensor: Any) -> bool:
-    """Whether a tensor has elements, at strides in memory; sparse, nested, lazy and meta ones of torch's have not."""
+    """Whether a tensor has elements at strides in memory; not torch's sparse, nested, lazy and meta tensors."""
     layout = getattr(tensor, "layout", None)
     if layout is None:
         return True
@@ -112,7 +112,7 @@ def is_strided(tensor: Any) -> bool:
 
 
 def holds_objects(tensor: Any) -> bool:
-    """Whether a tensor is an array of Python objects, some of which may be tensors."""
+    """Whether a tensor is an array of Python objects."""
     return bool(getattr(getattr(tensor, "dtype", None), "hasobject", False))
 
 
@@ -121,10 +121,10 @@ def holds_objects(tensor: Any) -> bool:
 
 @functools.lru_cache(4096)
 def _opener(kind: Any) -> Callable[[Any, int], Iterable[Any]]:
-    """What gives the objects that a value of a type holds, `first` of them at least.
+    """The function listing (at least the first) objects inside a value of a type.
 
-    Where there is no rule, of C or of Python, the garbage collector is asked: attributes, slots, a partial's arguments,
-    a method's object, what an iterator has left. That calls no property, `__getattr__` or `__iter__`.
+    By default the garbage collector is asked, which finds attributes, slots, a partial's arguments, a method's object
+    and an iterator's rest without calling properties, `__getattr__` or `__iter__`.
     """
     if is_tensor_type(kind):
         return _of_tensor
@@ -138,7 +138,7 @@ def _of_any(one: Any, first: int) -> list[Any]:
 
 
 def _of_tensor(tensor: Any, first: int) -> list[Any]:
-    """What an array of objects holds, and what a tensor without strides is made of."""
+    """Items of an array of objects, or components of a tensor without strides."""
     if holds_objects(tensor):
         items: list[Any] = tensor.reshape(-1).tolist()
         return items[:first]
@@ -155,7 +155,7 @@ _MADE_OF = {
 
 
 def _items(iterate: Callable[[Any], Iterable[Any]]) -> Callable[[Any, int], list[Any]]:
-    """The items of a container in order, by the base class's own iteration, and what else a derived class holds."""
+    """Items of a container in order, by the base class's own iteration, plus attributes of a subclass."""
 
     def parts(one: Any, first: int) -> list[Any]:
         items = list(itertools.islice(iterate(one), first))
@@ -172,7 +172,7 @@ def _pairs(one: dict[Any, Any]) -> Iterable[Any]:
 
 
 def _of_function(one: Any, first: int) -> list[Any]:
-    """What a function closes over, its defaults and its attributes; not its globals."""
+    """A function's closure, defaults and attributes, but not its globals."""
     return [one.__closure__, one.__defaults__, one.__kwdefaults__, one.__dict__]
 
 
@@ -182,7 +182,7 @@ def _of_reference(one: Any, first: int) -> list[Any]:
 
 def _of_proxy(one: Any, first: int) -> list[Any]:
     try:
-        return [one.__reduce_ex__.__self__]  # a method of what it stands for
+        return [one.__reduce_ex__.__self__]  # a method of its referent
     except ReferenceError:
         return []
 

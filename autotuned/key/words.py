@@ -1,4 +1,4 @@
-"""A key and its parts in few words, for people."""
+"""Keys and their parts as short text for people."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from autotuned.key.nearest_key import Difference
 from autotuned.typed_json import Json
 
-DIGEST = 64  # letters of a digest of source or toolchain, of which the first tell enough
+DIGEST = 64  # hex digits of a digest; only the first are shown
 
 
 def toolchain_words(context: Mapping[str, Json]) -> str:
-    """The version of Triton in a context, or of what a plain callable names: "triton 3.6.0"."""
+    """Triton's version in a context, or the versions a plain callable lists: "triton 3.6.0"."""
     others = context.get("distributions")
     versions = {"triton": context.get("triton"), **(others if isinstance(others, dict) else {})}
     return " ".join(f"{name} {value_words(version)}" for name, version in versions.items() if version) or "n/a"
 
 
 def call_words(call: Mapping[str, Json]) -> str:
-    """The call part of a key in few words: `N_COLS=4096 x,y fp16[64,4096] bias=None`."""
+    """A short form of a key's call part: `N_COLS=4096 x,y fp16[64,4096] bias=None`."""
     words = [f"{name}={value_words(value)}" for name, value in call.get("values", {}).items()]
     words += _tensor_words(call.get("tensors", {}))
     words += [f"{name}=None" for name in call.get("none", ())]
@@ -29,7 +29,7 @@ def call_words(call: Mapping[str, Json]) -> str:
 
 
 def _tensor_words(tensors: Mapping[str, Mapping[str, Json]]) -> list[str]:
-    """Tensors that look alike in one word; where all do and no shape is in the key, without their names."""
+    """Tensors grouped by layout; without names if all are alike and no shape is in the key."""
     alike: dict[str, list[str]] = {}
     for name, tensor in tensors.items():
         alike.setdefault(_layout_words(tensor), []).append(name)
@@ -46,13 +46,13 @@ def _layout_words(tensor: Mapping[str, Json]) -> str:
 
 
 def in_order(text: str) -> list[tuple[bool, int, str]]:
-    """What texts are sorted by, so that numbers in them come by their size: M=64 before M=256."""
+    """A sort key that orders numbers in text by size: M=64 before M=256."""
     parts = re.split(r"(\d+)", text)
     return [(part.isdecimal(), int(part[:99]) if part.isdecimal() else 0, part) for part in parts]
 
 
 def dtype_words(dtype: str) -> str:
-    """A dtype as kernels' authors write it: fp16, bf16, i32, u8."""
+    """A dtype as kernel authors write it: fp16, bf16, i32, u8."""
     name = dtype.rpartition(".")[2]
     for long, short in (("bfloat", "bf"), ("float", "fp"), ("uint", "u"), ("int", "i")):
         if name.startswith(long):
@@ -61,7 +61,7 @@ def dtype_words(dtype: str) -> str:
 
 
 def value_words(value: Json) -> str:
-    """A value of a key, from its typed JSON; of a kind that is not known here, as the JSON says it."""
+    """A value of a key from its typed JSON; unknown kinds are shown as JSON."""
     if isinstance(value, list):
         return f"[{', '.join(map(value_words, value))}]"
     if not isinstance(value, dict) or not value:
@@ -70,7 +70,7 @@ def value_words(value: Json) -> str:
     write = _KINDS.get(kind)
     try:
         return write(inner) if write is not None and len(value) == 1 else _plain(value)
-    except (TypeError, ValueError, LookupError, AttributeError):  # a file of somebody else's, or a later version's
+    except (TypeError, ValueError, LookupError, AttributeError):  # a foreign file, or one of a later version
         return _plain(value)
 
 
@@ -98,7 +98,7 @@ _KINDS: dict[str, Callable[[Json], str]] = {
     "text": lambda inner: repr(bytes.fromhex(inner).decode("utf-8", "surrogatepass")),
     "dtype": lambda inner: dtype_words(inner),
     "device": str,
-    "enum": lambda inner: ".".join(inner[0].split(".")[-2:]),  # its name, then its value
+    "enum": lambda inner: ".".join(inner[0].split(".")[-2:]),
     "function": lambda inner: f"function {_digest_words(inner)}",
     "value": lambda inner: f"{inner[0]} {_digest_words(inner[1])}",
     "class": lambda inner: f"class {inner[0]}",
@@ -110,8 +110,8 @@ _KINDS: dict[str, Callable[[Json], str]] = {
 
 
 def change_words(change: Difference) -> str:
-    """In what two keys differ, stored against used: `g.dtype bf16 != fp32`."""
-    path = change.path.partition(".")[2]  # "call" and "context" have no parts of one name
+    """How two keys differ, stored versus used: `g.dtype bf16 != fp32`."""
+    path = change.path.partition(".")[2]  # the parts of "call" and "context" have distinct names
     for part in ("tensors.", "values.", "options."):
         path = path.removeprefix(part)
     return f"{path} {_side_words(path, change.theirs)} != {_side_words(path, change.ours)}"

@@ -1,4 +1,4 @@
-"""What the launch table holds for a call: config, launch, and what must happen before each launch."""
+"""What the launch table holds for a call: config, launch function, and work before each launch."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Run = Callable[[tuple[Any, ...], Any], Any]
 
 
 class Bound:
-    """What the launch table holds.
+    """An entry of the launch table.
 
     Attributes:
         config: The config to launch with.
         run: Launches, given argument values and grid, prologue included.
-        before: The prologue alone, or None; the C launcher calls it by itself.
-        direct: What the C launcher needs to call the driver (`driver_call.fields`), or None: then it calls `run`.
-        fallback: Launches by Triton's own look-up, without the prologue: for the C launcher, when the user's code that
-            ran since the look-up has changed something, or Triton's own launcher must convert or refuse a value.
-        again: Finds another config for a call whose grid launches nothing for this one; None where there is no other.
-        twin: What `run` passes to the driver (`driver_call.Twin`), to be compared with what C would pass; or None.
-        use: What it is bound for (`request.Chosen`), so that another choice can take its place; or None.
+        before: The prologue, or None; the C launcher calls it by itself.
+        direct: What the C launcher needs to call the driver (`driver_call.fields`); None makes it call `run`.
+        fallback: Launches through Triton, without the prologue: for the C launcher, if user code changed something
+            since the look-up, or if Triton's launcher must convert or refuse a value.
+        again: Launches with another config if the grid is empty for this one; None if there is no other.
+        twin: What `run` passes to the driver (`driver_call.Twin`), for comparison with C; or None.
+        use: What it was chosen for (`request.Chosen`), so that it can be replaced; or None.
     """
 
     __slots__ = ("again", "before", "config", "direct", "fallback", "run", "twin", "use")
@@ -52,7 +52,7 @@ class Bound:
         self.launch_by(run, None, None)
 
     def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: driver_call.Twin | None) -> None:
-        """Launch so from now on."""
+        """Change how it launches."""
         self.run = run if self.before is None else _both(self.before, run)
         self.direct, self.twin = direct, twin
 
@@ -66,9 +66,9 @@ def _both(before: Prologue, run: Run) -> Run:
 
 
 class Prologue:
-    """What must happen before every launch: accumulators zeroed, then the config's hook.
+    """Work before each launch: zero accumulators, then call the config's hook.
 
-    Whether an accumulator aliases an input is asked at every launch: which tensors share memory is in no key.
+    Whether an accumulator aliases an input is checked at each launch: the key does not say which tensors share memory.
     """
 
     def __init__(self, kernel: str, config: Any, names: Sequence[str], zeroed: Sequence[str]) -> None:
@@ -76,7 +76,7 @@ class Prologue:
         self._zeroed = zeroed
         self._full = codegen.mapping(names, config.all_kwargs())
         self._hook = config.pre_hook
-        #: The same for the C launcher: hook, what it is given besides the arguments, indexes of what is zeroed.
+        #: For the C launcher: hook, its extra arguments, indexes of zeroed arguments.
         self.parts = (config.pre_hook, config.all_kwargs(), [names.index(name) for name in zeroed if name in names])
 
     def __call__(self, values: tuple[Any, ...]) -> None:
@@ -92,10 +92,10 @@ class Prologue:
 def zero_named(arguments: Mapping[str, Any], names: Iterable[str], kernel: str) -> None:
     """Zero the named arguments; None and absent ones are skipped.
 
-    Asked by `Prologue` before a launch, by its twin in C (`zero_directly` in c/submit.h) on a hit.
+    Called by `Prologue`; on a hit in C by `zero_directly` in c/submit.h.
 
     Raises:
-        CallError: One holds no tensor: objects that share a bound launch may differ in that.
+        CallError: One contains no tensor: objects sharing a bound launch may differ in that.
     """
     found = [[tensor for _, tensor in memory.tensors_in(name, arguments.get(name))] for name in names]
     if not all(found):
@@ -104,7 +104,7 @@ def zero_named(arguments: Mapping[str, Any], names: Iterable[str], kernel: str) 
 
 
 def zero(tensors: Iterable[Any]) -> None:
-    """Set tensors to zero in place, outside autograd's sight."""
+    """Set tensors to zero in place, bypassing autograd."""
     for tensor in tensors:
         if memory.is_torch(tensor):
             _write_zero(tensor)
@@ -114,7 +114,7 @@ def zero(tensors: Iterable[Any]) -> None:
 
 def _write_zero(tensor: Any) -> None:
     if not tensor.is_inference():
-        tensor.data.zero_()  # `data` has no gradient: no context is needed, which costs more than the launch
+        tensor.data.zero_()  # `data` has no gradient; a `no_grad` context would cost more than the launch
         return
     import torch
 
@@ -123,12 +123,12 @@ def _write_zero(tensor: Any) -> None:
 
 
 def through_triton(tunable: Tunable, names: Sequence[str], config: Any) -> Run:
-    """Launch by Triton's own look-up with the chosen config: always right, and as slow as Triton."""
+    """Launch through Triton with the chosen config: always correct, but as slow as Triton."""
     kernel = tunable.fn
 
     def launch(**arguments: Any) -> Any:
         try:
-            return kernel.run(**arguments)  # looked up at each launch: others replace `JITFunction.run` at any time
+            return kernel.run(**arguments)  # looked up each time, since others may replace `JITFunction.run`
         except Exception as error:
             refuse_grid(arguments.pop("grid"), arguments, tunable.name, error)
             raise
@@ -137,7 +137,7 @@ def through_triton(tunable: Tunable, names: Sequence[str], config: Any) -> Run:
 
 
 def launching(run: Run, again: Run | None) -> Run:
-    """The same launch, of which another config takes the place where its grid launches nothing."""
+    """The same launch, but if its grid is empty, `again` launches another config."""
     if again is None:
         return run
 

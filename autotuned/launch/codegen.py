@@ -1,6 +1,6 @@
-"""Small functions written out for one signature, so that the hot path has no loop over arguments.
+"""Functions generated for one signature, so that the hot path has no loop over arguments.
 
-The source of each is made of parameter names only, which Python has already accepted as identifiers.
+The generated source contains only parameter names, which Python has already accepted as identifiers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 @lru_cache(maxsize=512)
 def _compiled(source: str) -> CodeType:
-    """Calls of one kernel mostly differ in what their functions are given, and not in their source."""
     return compile(source, "<written>", "exec")
 
 
@@ -25,20 +24,20 @@ def _define(source: str, scope: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def private_prefix(names: Iterable[str]) -> str:
-    """Longer than every parameter's name, so that no variable of ours that starts with it hides one of them."""
+    """A prefix longer than every parameter's name, so that our variables cannot shadow one."""
     return "_" * (1 + max(map(len, names), default=0))
 
 
 def binder(
     names: Sequence[str], defaults: Mapping[str, Any], by_place: int | None = None, nameless: int = 0
 ) -> Callable[..., tuple[Any, ...]]:
-    """`f(*args, **kwargs)` returning the values of `names` in order, defaults filled in; TypeError on anything else.
+    """`f(*args, **kwargs)` returning the values of `names` in order, with defaults; TypeError for anything else.
 
-    A parameter after one with a default gets a private default of its own, which Python's grammar asks for.
+    A parameter after one with a default gets a placeholder default, as Python's grammar requires.
 
     Args:
-        by_place: How many of `names` may be passed by position; None for all.
-        nameless: How many may be passed by position only.
+        by_place: How many of `names` may be positional; None for all.
+        nameless: How many are positional-only.
     """
     seen_default = False
     parameters = []
@@ -55,21 +54,21 @@ def binder(
 
 
 class _Missing:
-    """Stands for an argument that was not given although it has no default."""
+    """Stands for a missing argument without a default."""
 
 
 MISSING = _Missing()
 
 
 def full_values(names: Sequence[str], order: Sequence[str], constants: Mapping[str, Any]) -> Callable[..., Any]:
-    """`f(*values of names)` returning the values of all parameters in `order`, those of a config included."""
+    """`f(*values of names)` returning all parameters' values in `order`, including a config's `constants`."""
     ours = private_prefix(names)
     folded = {f"{ours}{i}": constants[name] for i, name in enumerate(order) if name not in names}
     parts = [name if name in names else f"{ours}{i}" for i, name in enumerate(order)]
     return _define(f"def written({', '.join(names)}):\n    return ({''.join(f'{part}, ' for part in parts)})", folded)
 
 
-PLACES = ("x", "y", "z", "stream")  # what changes from launch to launch besides the values
+PLACES = ("x", "y", "z", "stream")  # what changes per launch besides the values
 
 
 def submitter(
@@ -80,11 +79,11 @@ def submitter(
     leading: Iterable[Any],
     one_by_one: bool,
 ) -> Callable[..., None]:
-    """`f(x, y, z, stream, values)` calling `function` with `leading`, then the values of all parameters in `order`.
+    """`f(x, y, z, stream, values)` calling `function` with `leading`, then all parameters' values in `order`.
 
     Args:
-        leading: Each one of `PLACES`, or a tuple of one: that constant.
-        one_by_one: Whether the values follow one by one; else as one tuple.
+        leading: One of `PLACES` each, or a constant in a 1-tuple.
+        one_by_one: Whether values are passed separately; else as one tuple.
     """
     ours = private_prefix([*names, *PLACES])
     scope = {f"{ours}function": function}
@@ -101,7 +100,7 @@ def submitter(
 
 
 def mapping(names: Sequence[str], constants: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
-    """`f(*values of names)` returning a dictionary of them by name, and of `constants`."""
+    """`f(*values of names)` returning them by name in a dict, with `constants`."""
     ours = private_prefix(names)
     items = "".join(f"{name!r}: {name}, " for name in names)
     return _define(f"def written({', '.join(names)}):\n    return {{{items}**{ours}}}", {ours: constants})
@@ -113,11 +112,11 @@ def memory_test(
     tuples: Mapping[str, Any],
     of_items: Callable[[Any], Any],
 ) -> Callable[[tuple[Any, ...]], bool]:
-    """`f(values of names)` saying whether memory is as it was; one expression, 0.2 us a tensor.
+    """`f(values of names)` telling whether memory properties are unchanged, in one expression; 0.2 us per tensor.
 
     Args:
-        tensors: Their dtype, whether they are aligned, and the index of their GPU.
-        tuples: What `of_items` said of them.
+        tensors: Dtype, alignment, and GPU index of each tensor.
+        tuples: Results of `of_items` for tuples.
     """
     ours = private_prefix(names)
     scope: dict[str, Any] = {f"{ours}of_items": of_items}
@@ -140,14 +139,14 @@ def by_name(
     constants: Mapping[str, Any],
     takes_grid: bool = False,
 ) -> Callable[[tuple[Any, ...], Any], Any]:
-    """`f(values, grid)` calling `function` with the values by name (`positional` ones by place) and `constants`.
+    """`f(values, grid)` calling `function` with values by name (`positional` ones by place) and `constants`.
 
     Args:
-        takes_grid: Whether the function gets the grid, as `grid=`.
+        takes_grid: Whether to pass the grid, as `grid=`.
     """
     ours = private_prefix([*names, *constants])
     passed = [name if name in positional else f"{name}={name}" for name in names]
-    passed += [f"{name}={ours}{i}" for i, name in enumerate(constants)]  # spelled out: ** would cost 0.2 us
+    passed += [f"{name}={ours}{i}" for i, name in enumerate(constants)]  # `**` would cost 0.2 us
     passed += [f"grid={ours}grid"] if takes_grid else []
     unpacked = f"    {''.join(f'{name}, ' for name in names)}= {ours}values\n" if names else ""
     return _define(

@@ -1,4 +1,4 @@
-"""Launch a compiled kernel itself, without Triton's look-up, and through Triton once its guards say that it changed."""
+"""Launch a compiled kernel without Triton's look-up, and through Triton once its guards fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ else:
 
 
 class Filled(Frozen):
-    """The parameters of a kernel: those that values are given for, all of them, and what the tuned ones are set to."""
+    """A kernel's parameters: those with values, all of them in order, and the values of tuned ones."""
 
     names: Sequence[str]
     order: Sequence[str]
@@ -29,15 +29,15 @@ class Filled(Frozen):
 
 
 def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -> Bound:
-    """Launch the compiled kernel itself, and through Triton whenever its guards say that something changed.
+    """Launch the compiled kernel directly, and through Triton whenever its guards fail.
 
     Args:
-        made: What the launch table is to hold; until now it launches by Triton's own look-up.
-        asks: Whether code of the user's runs within the look-up: buckets, key callables.
+        made: The launch table's entry, which so far launches through Triton.
+        asks: Whether the look-up runs user code: buckets, key callables.
 
     Raises:
-        EvictedError: Triton's cache no longer holds it.
-        UnbindableError: This kernel cannot be launched this way.
+        EvictedError: Triton's cache no longer holds the kernel.
+        UnbindableError: This kernel cannot be launched directly.
     """
     arguments, before, device = call.arguments, made.before, kernel.current_device()
     names, described = tuple(arguments), call.has_descriptors
@@ -59,7 +59,7 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
 
     def renew(launched: Any) -> None:
         if not compiled.is_hooked(tunable.fn):
-            # A knob or an evicted kernel: from now on what Triton has just chosen.
+            # A knob changed or the kernel was evicted: use what Triton has just chosen.
             with contextlib.suppress(compiled.EvictedError, compiled.UnbindableError):
                 made.launch_by(*plan(launched))
 
@@ -73,7 +73,7 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
 
 
 def looked_up(found: compiled.Handle, made: Bound, renew: Callable[[Any], None]) -> Run:
-    """Launch by Triton's own look-up; `renew` is told what it launched once it would not find the kernel any more."""
+    """Launch through Triton; call `renew` with the launched kernel once Triton would not find `found` any more."""
     assert made.fallback is not None
     by_triton = bound.launching(made.fallback, made.again)
 
@@ -87,7 +87,7 @@ def looked_up(found: compiled.Handle, made: Bound, renew: Callable[[Any], None])
 
 
 def _constants(tunable: Tunable, names: Sequence[str], config: Any) -> Mapping[str, Any]:
-    """Values of the parameters that are tuned; one that this config leaves out keeps the kernel's default."""
+    """Values of tuned parameters; those missing in this config keep the kernel's default."""
     values = config.all_kwargs()
     return {
         parameter.name: values.get(parameter.name, parameter.default)
@@ -97,9 +97,9 @@ def _constants(tunable: Tunable, names: Sequence[str], config: Any) -> Mapping[s
 
 
 def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool]:
-    """Whether `compiled.compiled_for` says of arguments what it says of these, which are not kept alive.
+    """A test whether arguments' memory matches these in `compiled.compiled_for`, without keeping these alive.
 
-    Written out for arguments of these types: in the Python twin it is on the hot path of calls with a grid callable.
+    Generated, since the Python twin runs it on the hot path for callable grids.
     """
     one, given = compiled.compiled_for, list(zip(names, values))
     tensors = {name: one([value])[0] for name, value in given if compiled.has_memory(value)}
@@ -115,16 +115,16 @@ def direct_launch(
     made: Bound,
     otherwise: Run,
 ) -> Run:
-    """A function of values and grid that launches a loaded kernel without looking it up again, and returns it.
+    """A function of values and grid that launches a loaded kernel without a look-up, and returns it.
 
     Args:
         found: The kernel.
-        memory_holds: Whether the memory of values is what it was compiled for.
-        is_hooked: Whether code of the user's runs between the look-up and each launch.
-        made: Its `fallback` is called instead when the user's code changed what the kernel was looked up for, and its
-            `again` when the grid launches nothing, as another config's may.
-        otherwise: Called instead when something that the launch relies on has changed, since then Triton's own launch
-            must decide; a callable grid is evaluated before. What it relies on is listed in `docs/launcher.md`.
+        memory_holds: Whether values' memory is what the kernel was compiled for.
+        is_hooked: Whether user code runs between look-up and launch.
+        made: Provides `fallback`, called if user code changed what the kernel was looked up for, and `again`, called
+            if the grid is empty.
+        otherwise: Called if something else the launch relies on has changed (listed in `docs/launcher.md`), so that
+            Triton must decide; a callable grid is evaluated before.
     """
     names, order, constants = filled.names, filled.order, filled.constants
     fallback, again = made.fallback, made.again
@@ -142,7 +142,7 @@ def direct_launch(
         if callable(grid):
             arguments, has_run = meta(*values), True
             grid = grid(arguments)
-            if not all(map(is_, map(arguments.get, names), values)):  # Triton launches with what it put there
+            if not all(map(is_, map(arguments.get, names), values)):  # the callable replaced arguments
                 return fallback(values, given)
         sizes = len(grid)
         x, y, z = grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1
@@ -154,7 +154,7 @@ def direct_launch(
         loaded: Any = in_cache(cache_key)
         if loaded is None or loaded is not alive() or pre_run or not holds():
             return otherwise(values, grid)
-        if x < 0 or y < 0 or z < 0:  # Triton would launch nothing, without a word
+        if x < 0 or y < 0 or z < 0:  # Triton would silently launch nothing
             raise ValueError(f"grid: expected sizes of 0 or more, got {(x, y, z)[: min(sizes, 3)]}")
         if not (x and y and z) and again is not None:
             return again(values, given)

@@ -1,4 +1,4 @@
-"""What the C launcher needs to call the driver itself, read off a loaded kernel."""
+"""What the C launcher needs to call the driver, read from a loaded kernel."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 from autotuned.triton_compat import descriptors
 from autotuned.triton_compat.compiled import ALLOCATES, Handle
 
-# How Triton's type of a parameter is written into the kernel's parameter buffer, in the letters of `struct`; '-' is
-# compiled in.
+# How Triton's types are written into the parameter buffer, in the letters of `struct`; '-' is compiled in.
 _KINDS = {
     "constexpr": "-", "i1": "?", "u1": "?", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I",
     "i64": "q", "u64": "Q", "fp32": "f", "f32": "f", "fp64": "d",
@@ -23,17 +22,17 @@ _COOPERATIVE, _CLUSTER, _SCHEDULING, _PROGRAMMATIC = 2, 4, 5, 6
 def fields(
     found: Handle, names: Sequence[str], constants: Mapping[str, Any], prologue: tuple[Any, Mapping[str, Any], Any]
 ) -> tuple[Any, ...] | None:
-    """What the C launcher needs to call the driver itself, in the order of `direct_of` in `launch/c/entries.h`.
+    """What the C launcher needs to call the driver, in the order of `direct_of` in `launch/c/entries.h`.
 
-    None for a kernel that needs more than parameters in a buffer: scratch memory, an instrumentation's own pointers,
-    descriptors of unusual forms, half-precision scalars, tuned run-time parameters, more shared memory than is usual.
-    It goes through Triton's C launcher instead.
+    None for kernels that need more than a parameter buffer, which use Triton's C launcher: scratch memory,
+    instrumentation pointers, unusual descriptors, half-precision scalars, tuned run-time parameters, unusually much
+    shared memory.
 
     Args:
         found: The kernel.
         names: Its free parameters, in order.
-        constants: What the config sets, for grid callables.
-        prologue: The config's hook or None, what else it is given by name, and indexes of zeroed parameters.
+        constants: Values set by the config, for grid callables.
+        prologue: The config's hook or None, its extra arguments by name, and indexes of zeroed parameters.
     """
     kernel = found.kernel()
     metadata, signature = kernel.metadata, dict(kernel.src.signature)
@@ -59,7 +58,7 @@ def fields(
 
 
 def _kind(type_: Any) -> str | None:
-    """The letter of a type, those of a tuple's items in brackets; None for one that is Triton's to pass."""
+    """The letter of a type, a tuple's items in brackets; None if Triton must pass it."""
     if isinstance(type_, tuple):
         inner = list(map(_kind, type_))
         return None if None in inner else f"({''.join(map(str, inner))})"
@@ -69,10 +68,11 @@ def _kind(type_: Any) -> str | None:
 
 
 def launch_attributes(metadata: Any, ctas: int) -> tuple[tuple[int, int, int, int], ...]:
-    """The driver's attributes of a launch, each a number and its value of three words.
+    """The driver's launch attributes, each a number and a value of three words.
 
     Args:
-        metadata: Of the compiled kernel, or its launcher. `ctas`: blocks of a cluster.
+        metadata: The compiled kernel's, or its launcher.
+        ctas: Blocks per cluster.
     """
     found = []
     if getattr(metadata, "launch_pdl", False):
@@ -85,15 +85,15 @@ def launch_attributes(metadata: Any, ctas: int) -> tuple[tuple[int, int, int, in
 
 
 class Twin:
-    """What the Python twin passes for a call, beside what the C launcher would.
+    """What the Python twin passes for a call, for comparison with the C launcher.
 
-    The twin hands the values themselves to Triton's launcher; how that writes them into the parameter buffer is
-    repeated here (`driver.c` of Triton).
+    The twin passes values to Triton's launcher, whose writing into the parameter buffer is reproduced here (Triton's
+    `driver.c`).
 
     Args:
         found: The kernel.
         names: Its free parameters, in order.
-        meta: Makes of their values what a grid callable is given.
+        meta: Maps their values to a grid callable's argument.
     """
 
     def __init__(self, found: Handle, names: Sequence[str], meta: Callable[..., Mapping[str, Any]]) -> None:
@@ -110,12 +110,12 @@ class Twin:
         self._attributes = launch_attributes(launched_by, getattr(launched_by, "num_ctas", 1))
 
     def differences(self, values: tuple[Any, ...], grid: Any, passed: tuple[Any, ...] | None) -> list[str]:
-        """Where the C launcher would not pass what the twin does, in words.
+        """Where the C launcher would pass something else than the twin, as text.
 
         Args:
             values: Of the free parameters.
-            grid: As the caller gave it, or as a callable returned it.
-            passed: What C would pass, as `passed_of` in `launch/c/submit.h` gives it; None where it passes nothing.
+            grid: As given by the caller, or as returned by a callable.
+            passed: What C would pass, from `passed_of` in `launch/c/submit.h`; None if nothing.
         """
         if passed is None:
             return []
@@ -150,7 +150,7 @@ class Twin:
     def _parts(
         self, name: str, type_: Any, value: Any, described: Iterator[Any]
     ) -> Iterator[tuple[str, Any, Any, bytes]]:
-        """What is written of an argument, by its path: of a tuple item by item, of a descriptor all that it becomes."""
+        """What is written for an argument, by path: each item of a tuple, everything a descriptor becomes."""
         if isinstance(type_, tuple):
             for place, (inner, item) in enumerate(zip(type_, value)):
                 yield from self._parts(f"{name}[{place}]", inner, item, described)
@@ -162,12 +162,12 @@ class Twin:
 
 
 def _three(grid: Any) -> tuple[int, int, int]:
-    x, y, z = (*(grid[i] for i in range(min(len(grid), 3))), 1, 1)[:3]  # as Triton reads it: there may be no slices
+    x, y, z = (*(grid[i] for i in range(min(len(grid), 3))), 1, 1)[:3]  # by index, like Triton
     return x.__index__(), y.__index__(), z.__index__()
 
 
 def _written(kind: str, value: Any) -> bytes:
-    """A value in the parameter buffer; a float that 32 bits do not hold is narrowed, where `struct` would refuse it."""
+    """A value in the parameter buffer; floats beyond 32 bits are narrowed, which `struct` would refuse."""
     if kind == "P":
         address = 0 if value is None else value if isinstance(value, int) else value.data_ptr()
         return struct.pack("<Q", address)

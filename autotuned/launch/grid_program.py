@@ -1,11 +1,10 @@
-"""What a grid callable computes, read off its bytecode, where that is arithmetic of integers over META and no more.
+"""Translate a grid callable's bytecode into a small program, if it is only integer arithmetic over META.
 
-Most grids are: `lambda meta: (triton.cdiv(meta["M"], meta["BLOCK"]),)`. The C launcher evaluates such a one itself with
-the values of the call, which is a tenth of calling it. Nothing is assumed of names: every global, every attribute of a
-module and the code of every function called is compared again at each launch, and where one differs, a value is no
-plain integer, or something overflows, the callable is called as ever. So is every callable with an instruction that is
-not named here: a branch, a loop, a call of anything but what is below, an attribute of META. In a Python version that
-is newer than `NEWEST` every callable is called, for its instructions may mean something else.
+Most grids are: `lambda meta: (triton.cdiv(meta["M"], meta["BLOCK"]),)`. The C launcher evaluates such a program in a
+tenth of the time of a call. Names may be rebound: each launch compares every global, module attribute and the code of
+every called function again, and calls the callable if one differs, a value is not a plain integer, or something
+overflows. Callables with any other instruction (branches, loops, other calls, attributes of META) are always called,
+and so are all callables in a Python newer than `NEWEST`.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _NO_EFFECT = {"RESUME", "NOP", "CACHE", "PRECALL", "COPY_FREE_VARS", "EXTENDED_A
 _SAME = {"LOAD_FAST_BORROW": "LOAD_FAST", "LOAD_FAST_CHECK": "LOAD_FAST", "LOAD_SMALL_INT": "LOAD_CONST",
          "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "LOAD_FAST_LOAD_FAST"}  # fmt: skip
 _MAX_STEPS = 64
-NEWEST = (3, 14)  # the latest Python whose instructions were compared with those below
-_builtins_of = operator.attrgetter("__builtins__")  # functions have it, and not every type checker knows
+NEWEST = (3, 14)  # the newest Python whose instructions were checked
+_builtins_of = operator.attrgetter("__builtins__")  # type checkers do not know this attribute of functions
 _NOT_SIMPLE = 0x04 | 0x08 | 0x20 | 0x80 | 0x100 | 0x200  # *args, **kwargs, generators and coroutines
 
 Step = tuple[int, int, Any, Any, Any]
@@ -41,20 +40,20 @@ class _RefusedError(Exception):
 
 
 class _Found:
-    """An object that a name led to, and the steps that check that it still does."""
+    """An object that a name refers to, and the steps checking that."""
 
     def __init__(self, object: Any, guards: Steps) -> None:
         self.object = object
         self.guards = guards
 
 
-_META, _NULL = object(), object()  # the dictionary of all arguments, and what Python pushes beside a callee
+_META, _NULL = object(), object()  # the dictionary of all arguments, and what Python pushes next to a callee
 
 
 def program(grid: Any) -> tuple[int, Steps] | None:
-    """How many sizes a grid callable gives, and the steps that compute them; None if it is not such a one.
+    """The number of sizes a grid callable returns, and the steps that compute them; None if it cannot be translated.
 
-    The steps are for a machine with a stack, and end with all sizes on it.
+    The steps are for a stack machine and leave all sizes on its stack.
     """
     try:
         if type(grid) is not FunctionType or grid.__code__.co_argcount != 1 or sys.version_info[:2] > NEWEST:
@@ -63,7 +62,7 @@ def program(grid: Any) -> tuple[int, Steps] | None:
         if type(sizes) is not list or not 1 <= len(sizes) <= 3:
             return None
         steps = tuple(step for size in sizes for step in _value(size))
-    except (_RefusedError, IndexError):  # IndexError: an instruction that takes more than was understood to be there
+    except (_RefusedError, IndexError):  # IndexError: an instruction pops more than was pushed
         return None
     return (len(sizes), steps) if len(steps) <= _MAX_STEPS else None
 
@@ -73,7 +72,7 @@ def _step(kind: int, number: int = 0, name: str | None = None, of: Any = None, i
 
 
 def _value(entry: Any) -> Steps:
-    """The steps of an entry that is an integer."""
+    """The steps of an integer entry."""
     if type(entry) is int and -(2**62) < entry < 2**62:
         return _step(INT, entry)
     if type(entry) is not tuple or len(entry) > _MAX_STEPS:
@@ -91,7 +90,7 @@ def _is_simple(code: CodeType, arguments: int) -> bool:
 
 
 class _Reader:
-    """Runs the instructions of one function on entries: steps (a tuple), integers, text, objects found, and META."""
+    """Interprets instructions symbolically: entries are steps (a tuple), integers, text, objects and META."""
 
     def __init__(self, function: FunctionType, arguments: Sequence[Any], inlined: bool) -> None:
         code = function.__code__
@@ -103,7 +102,7 @@ class _Reader:
         self._stack: list[Any] = []
 
     def returned(self) -> Any:
-        """The entry that the function returns: steps, or a list of entries for a tuple or a list."""
+        """The entry that the function returns: steps, or a list of entries for a tuple or list."""
         for instruction in dis.get_instructions(self._code):
             name = _SAME.get(instruction.opname, instruction.opname)
             if name == "RETURN_VALUE":
@@ -117,7 +116,7 @@ class _Reader:
         raise _RefusedError
 
     def _result(self) -> Any:
-        if self._unused:  # what is computed and not used may raise
+        if self._unused:  # an unused computation may raise
             raise _RefusedError
         return self._stack.pop()
 
@@ -146,7 +145,7 @@ class _Reader:
     def _load_fast(self, instruction: dis.Instruction) -> None:
         self._load(instruction.argval)
 
-    def _load_fast_load_fast(self, instruction: dis.Instruction) -> None:  # from Python 3.13 on, as the one below
+    def _load_fast_load_fast(self, instruction: dis.Instruction) -> None:  # like the next, from Python 3.13 on
         for name in instruction.argval:
             self._load(name)
 
@@ -245,7 +244,7 @@ class _Reader:
 
 
 def _called(callee: Any, arguments: Sequence[Any]) -> Steps:
-    """The steps of a call: `min` or `max` of two, or a function that is arithmetic of its parameters."""
+    """The steps of a call: `min` or `max` of two, or a function doing arithmetic on its parameters."""
     if type(callee) is not _Found:
         raise _RefusedError
     if type(callee.object) is type(min) and callee.object in _BUILTINS and len(arguments) == 2:

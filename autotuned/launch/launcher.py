@@ -1,4 +1,4 @@
-"""Picks the launcher: what turns a call's arguments into the kernel bound for them, in C or in Python."""
+"""Choose the launcher, which maps a call's arguments to the kernel bound for them, in C or in Python."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
 
     Launcher: TypeAlias = "Joined | table.PyLauncher"
 else:
-    Protocol = object  # defining a protocol takes as long as importing a module
-    table = later("launch.table")  # the C extension makes it unnecessary
+    Protocol = object  # defining a protocol is as slow as importing a module
+    table = later("launch.table")  # not needed with the C extension
 
 _MAX_NAMES = 128  # MAX_ARGS of `launch/c/module.c`
 _SHAPE, _VALUE, _CONSTEXPR, _INTEGER, _STRIDES = 1, 2, 4, 8, 16  # ROLE_ of `launch/c/signature.h`
 
 
 class Shape(Frozen):
-    """How a kernel may be called: how many of its free parameters by position, and their defaults."""
+    """How a kernel may be called: the number of positional parameters, and defaults."""
 
     places: int
     defaults: Mapping[str, Any]
 
 
 class Device(Protocol):
-    """Tells the current device."""
+    """Returns the current device."""
 
     def __call__(self) -> int:
         """Its index."""
 
     def getter(self) -> Callable[[], int]:
-        """The function behind it, found at the first need."""
+        """The underlying function, found when first needed."""
 
 
 class LazyDevice:
-    """The current device's index, asked of a driver found at the first call: decorating must not initialise CUDA.
+    """The current device's index, from a driver found at the first call: decorating must not initialise CUDA.
 
     Args:
-        needs_no_key: Whether the first call may be answered without a hash over Triton's files.
+        needs_no_key: Whether the first call may be answered without hashing Triton's files.
     """
 
     def __init__(self, needs_no_key: Callable[[], bool]) -> None:
@@ -55,11 +55,11 @@ class LazyDevice:
         self._get: Callable[[], int] | None = None
 
     def __call__(self) -> int:
-        """Its index."""
+        """Return the index."""
         return (self._get or self.getter())()
 
     def getter(self) -> Callable[[], int]:
-        """What tells the index, for those who ask often."""
+        """The function returning the index."""
         if self._get is None:
             if not self._needs_no_key():
                 fingerprint.begin(layout.root())
@@ -73,8 +73,8 @@ def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shap
     Args:
         names: The parameters that are not tuned, in order.
         spec: What of a call is in its key.
-        device: Gives the current device's index; None where there is but one.
-        shape: How the kernel may be called; None for plain callables, which the Python twin serves.
+        device: Returns the current device's index; None if there is only one.
+        shape: How the kernel may be called; None for plain callables, which use the Python twin.
     """
 
     def python() -> table.PyLauncher:
@@ -91,14 +91,14 @@ def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shap
 
 
 class Joined:
-    """The table in C and, behind it, one in Python for what that has no signature for: tuples, descriptors, enums.
+    """The table in C, and one in Python for calls without a signature in C: tuples, descriptors, enums.
 
     Args:
-        in_c: Answers launches before Python sees them; `find` is asked when it did not.
-        in_python: Makes the other one, at the first need.
+        in_c: Answers launches before Python is involved; `find` is for calls it did not answer.
+        in_python: Creates the other table when needed.
 
     Attributes:
-        name: Of the launcher. `in_c`: its table.
+        name: The launcher's.
     """
 
     name = "c"
@@ -111,12 +111,12 @@ class Joined:
 
     @property
     def hits(self) -> int:
-        """How many calls were answered."""
+        """Number of answered calls."""
         return sum(table.hits for table in self._tables())
 
     @property
     def evictions(self) -> int:
-        """How many entries made room."""
+        """Number of evicted entries."""
         return sum(table.evictions for table in self._tables())
 
     def find(self, values: tuple[Any, ...]) -> Any:
@@ -133,15 +133,15 @@ class Joined:
         return self._rest.bind(values, bound)
 
     def bounds(self) -> list[Any]:
-        """All that is bound."""
+        """All bound entries."""
         return [bound for table in self._tables() for bound in table.bounds()]
 
     def swap(self, old: Any, new: Any) -> bool:
-        """Bind another launch in the place of one, between two calls; False if that is bound no more."""
+        """Replace a bound entry, between two calls; False if it is no longer bound."""
         return any(table.swap(old, new) for table in self._tables())
 
     def clear(self) -> None:
-        """Forget everything bound."""
+        """Remove all entries."""
         self.cleared += 1
         for table in self._tables():
             table.clear()
@@ -175,7 +175,7 @@ def heuristics_base() -> type:
 
 
 def in_c(table: Launcher) -> Any:
-    """The table in C, which `Base` of the extension asks by itself; None where there is none."""
+    """The table in C, which the extension's `Base` queries by itself; None if there is none."""
     return table.in_c if isinstance(table, Joined) else None
 
 
@@ -185,21 +185,18 @@ def uses_c() -> bool:
 
 
 def verifies() -> bool:
-    """Whether each launch of the C launcher is compared with the Python twin's."""
+    """Whether each launch in C is compared with the Python twin's."""
     return _native.extension is not None and env.launcher() == "verify"
 
 
 def judge_by(table: Launcher, judge: Callable[..., bool]) -> None:
-    """Make the C launcher ask, before each launch, whether it may be made (`verify.Judge`)."""
+    """Make the C launcher ask `judge` before each launch (`verify.Judge`)."""
     if isinstance(table, Joined):
         table.in_c.judge_by(judge)
 
 
 def binds_directly() -> bool:
-    """Whether tuned kernels are launched past Triton's own look-up; `AUTOTUNED_LAUNCHER=triton` turns it off.
-
-    So does a Triton that was never tried, whatever launcher is asked for.
-    """
+    """Whether tuned kernels bypass Triton's look-up; not with `AUTOTUNED_LAUNCHER=triton` or an untested Triton."""
     return env.launcher() != "triton" and not versions.strange_triton()
 
 

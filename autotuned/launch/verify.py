@@ -1,4 +1,4 @@
-"""`AUTOTUNED_LAUNCHER=verify`: each launch of the C launcher is compared with the Python twin's before it is made."""
+"""`AUTOTUNED_LAUNCHER=verify`: compare each launch in C with the Python twin's before it is made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("autotuned")
 
 
 class Launched(Protocol):
-    """Whose launches are compared: a `Tuner`."""
+    """The owner of the compared launches: a `Tuner`."""
 
     tunable: Tunable
     names: tuple[str, ...]
@@ -28,10 +28,10 @@ class Launched(Protocol):
 
 
 def turn_c_off(kernel: Launched, wrong: Sequence[str]) -> None:
-    """Launch a kernel through Triton from now on: the C launcher would not pass what the Python twin does.
+    """Launch a kernel through Triton from now on, because C and the Python twin disagree.
 
     Args:
-        wrong: Where they differ, in words.
+        wrong: How they differ, as text.
     """
     kernel.bind_failed = True
     kernel.launcher.clear()
@@ -44,19 +44,19 @@ def turn_c_off(kernel: Launched, wrong: Sequence[str]) -> None:
 
 
 class Judge:
-    """Asked by the C launcher at each launch, after hook and grid, with what it is about to pass to the driver.
+    """Called by the C launcher before each launch, after hook and grid, with what it will pass to the driver.
 
-    Besides what the twin would pass, Triton's own look-up is asked for the binary: it must be the one that is launched.
-    A binary that was shipped is in none of Triton's caches, and Triton would compile another.
+    Compares that with the twin, and the binary with the one that Triton's look-up finds. Shipped binaries are not
+    compared: they are in none of Triton's caches, and Triton would compile others.
     """
 
     def __init__(self, kernel: Launched) -> None:
         self._kernel = kernel
 
     def __call__(self, bound: Bound, values: tuple[Any, ...], grid: Any, passed: tuple[Any, ...] | None) -> bool:
-        """Whether the launch may be made: nothing differs. Otherwise the kernel is launched through Triton for good."""
+        """Whether the launch may be made; if not, the kernel is launched through Triton for good."""
         twin = bound.twin
-        if twin is None or passed is None:  # Triton's own launcher is to convert the values
+        if twin is None or passed is None:  # Triton's launcher converts the values
             return True
         wrong = twin.differences(values, grid, passed)
         kernel = twin.kernel()

@@ -1,4 +1,4 @@
-"""Of two records of one key: what both know together, and which of them was measured better."""
+"""Compare and merge two records of one key."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from autotuned.store.record import QUALITIES, Timing, TuningRecord
 
 
 def merged(some: TuningRecord, other: TuningRecord) -> TuningRecord:
-    """The one that was measured better, with what the other knows besides; of two that are equally good `some`.
+    """The better record, completed with what the other knows; `some` if they are equally good.
 
-    It is the one that has chosen; then the one under stronger conditions; then the one of the better quality, of more
-    configs, of more samples. What it lacks comes from the other: verdicts of checks, and under the same protection
-    timings of further configs, which do not change what it chose.
+    The order: having a winner, stronger conditions, better quality, more configs, more samples. From the other record
+    come check verdicts and, under the same protection, timings of further configs, which do not change the winner.
     """
     return joined(other, some) if _is_better(other, some) else joined(some, other)
 
 
 def joined(taken: TuningRecord, left: TuningRecord) -> TuningRecord:
-    """The first, with what the second knows besides; it keeps its choice."""
+    """The first record, with its winner, plus what the second one knows."""
     found = with_verdicts_of(left, taken)
     return found.extended(left.timings) if left.conditions.restore == taken.conditions.restore else found
 
 
 def is_same(one: TuningRecord, other: TuningRecord) -> bool:
-    """Whether both have chosen the same by the same timings."""
+    """Whether both have the same winner and timings."""
     return one.winner == other.winner and one.timings == other.timings
 
 
@@ -41,7 +40,7 @@ def _measured(found: TuningRecord) -> tuple[int, int, int]:
 
 
 def with_verdicts_of(earlier: TuningRecord | None, result: TuningRecord) -> TuningRecord:
-    """A record with what earlier searches know of its configs' results; what the new one found comes first."""
+    """A record plus earlier check verdicts on its configs; new verdicts take precedence."""
     if earlier is None:
         return result
     before = {timing.identity: timing for timing in earlier.timings}

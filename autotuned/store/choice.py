@@ -1,4 +1,4 @@
-"""A choice: the config that a place gave for a call and where it came from, or why the place has none."""
+"""A choice: the config found for a call and its origin, or why there is none."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from autotuned.store.record import TuningRecord
 
 
 class Origin:
-    """Where a choice came from: one of ten objects, in the order in which the places are asked.
+    """Where a choice came from: one of ten objects, in the order in which origins are asked.
 
-    No `enum`: each process would spend 0.2 ms on making it before its first launch, as on reading two modules.
+    Not an `enum`, which would add 0.2 ms to each process start, like two more modules.
     """
 
     TABLE: ClassVar[Origin]  # this process's own table
@@ -35,7 +35,7 @@ class Origin:
         return f"Origin.{self.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return origin, (self.name,)  # copies are compared by identity too
+        return origin, (self.name,)  # origins are compared by identity
 
 
 ORIGINS = {name: Origin(name) for name in Origin.__annotations__}
@@ -49,21 +49,21 @@ def origin(name: str) -> Origin:
 
 
 class Choice(Frozen):
-    """The config to launch with, and why it is this one.
+    """The config to launch with, and why.
 
     Attributes:
-        config: The live `Config` object, its hook included.
+        config: The live `Config` object, including its hook.
         origin: Where it came from.
-        record: The stored record, where there is one.
-        complete: Whether every candidate of the call has been measured already.
+        record: The stored record, if any.
+        complete: Whether every candidate of the call was measured.
         lasting: Whether later calls may use it without asking again.
-        where: The file it came from, for people.
-        key: The key it was tuned for, where that is another than the call's; `note` says in what they differ.
-        loud: Whether that is worth a warning.
-        conditions: What it was measured under; None for what was not measured.
-        tried: The candidates, by identity, of the searches of this process that it comes from: what these had no time
-            for is not searched for again.
-        digest: Of the call's key, where one was made.
+        where: The file it came from, as text.
+        key: The key it was tuned for, if not the call's; `note` says how they differ.
+        loud: Whether that deserves a warning.
+        conditions: Conditions of the measurement; None if not measured.
+        tried: Identities of the candidates in this process's searches behind it: those not reached in time are not
+            searched for again.
+        digest: Of the call's key, if one was made.
     """
 
     config: Any
@@ -84,22 +84,23 @@ class Choice(Frozen):
 
     @property
     def is_own(self) -> bool:
-        """Whether it was measured on this host, or is in the user's store."""
+        """Whether it was measured on this host or is in the user's store."""
         return self.origin in (Origin.STORE, Origin.SEARCH)
 
     @property
     def why(self) -> str:
-        """Where it came from, in a line."""
+        """Where it came from, in one line."""
         return f"{self.where or self.origin.name} ({self.note})" if self.note else self.where or self.origin.name
 
 
 class Look(Frozen):
-    """What one place holds for a key: a choice, or in a few words why there is none.
+    """What one place has for a key: a choice, or why there is none.
 
     Attributes:
         problem: "absent", "damaged", "unreadable", "newer schema", "config gone", "weaker conditions" or "mode"; with
-            a choice, what an earlier file had instead of one.
-        detail: What exactly, for people. `path`: the file it is about.
+            a choice, the problem of an earlier file.
+        detail: Details as text.
+        path: The file.
     """
 
     choice: Choice | None = None
@@ -112,12 +113,12 @@ class Live(dict[str, Any]):
     """The live configs of a call by identity, in order.
 
     Attributes:
-        is_listed: False for members of a space, which are named as a search comes to them.
-        whole: False where some were left out because their grid launches nothing.
-        untuned: Identity of what the call has without tuning: `default=`, else the first; None where that is unknown.
-        spare: The same, where the user's list does not have it: it must not stand for a list that failed.
-        said: What `default=` said for the call, in a tuple; None where it was not asked, or raised.
-        no_default: Why `default=` is not among them; "" where it is, or there is none.
+        is_listed: False for members of a space, which are named as a search reaches them.
+        whole: False if some were left out because their grid launches nothing.
+        untuned: Identity of the config used without tuning: `default=`, else the first; None if unknown.
+        spare: The same, if it is not in the user's list: it must not stand in when the whole list failed.
+        said: What `default=` returned for the call, in a tuple; None if it was not called, or raised.
+        no_default: Why `default=` is missing here; "" if it is not.
     """
 
     is_listed = True
@@ -128,7 +129,7 @@ class Live(dict[str, Any]):
     no_default = ""
 
     def join_untuned(self, identity: str, config: Any) -> None:
-        """Take `default=` in: last, if the list does not have it."""
+        """Add `default=`, last if it is not in the list."""
         self.untuned, self.spare = identity, None if identity in self else identity
         self.setdefault(identity, config)
 
@@ -141,23 +142,23 @@ class Live(dict[str, Any]):
         return False
 
     def only(self, names: Collection[str]) -> Live:
-        """Those of these names, with all that is known of the call."""
+        """The configs with these identities, with everything known about the call."""
         left = Live((name, config) for name, config in self.items() if name in names)
         vars(left).update(vars(self))
         return left
 
     def without(self, names: Collection[str]) -> Live:
-        """Those that have other names."""
+        """The other configs."""
         return self.only(self.keys() - {*names})
 
 
 def each(candidates: Candidates) -> Iterable[Any]:
-    """The configs, in order; of a space more than were named so far."""
+    """The configs, in order; for a space also those not named yet."""
     return candidates.each() if isinstance(candidates, Live) else candidates.values()
 
 
 def untuned_of(candidates: Candidates) -> str | None:
-    """What a call with these candidates has without tuning, by identity; None where that is unknown."""
+    """Identity of the config used without tuning; None if unknown."""
     return candidates.untuned if isinstance(candidates, Live) else None
 
 

@@ -1,4 +1,4 @@
-"""What a choice was measured under, and whether that is enough for what a call asks."""
+"""Under what conditions a choice was measured, and whether these suffice for a call."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from autotuned._startup import Frozen
 from autotuned.errors import RecordError
 from autotuned.typed_json import Json, canonical
 
-# Two kinds of options say how a kernel is measured. What makes its times another quantity (`do_bench=`, what is zeroed,
-# the decorator's hooks) is in the key: see `Options.trial`. What makes its times and its results more certain is an
-# order, and this file: more serves who asks less, so that programs that share a store do not search in turns.
-Restore = tuple[str, ...] | None  # names that are put back around trials; None for whatever is written
-OTHERS = "*"  # in a tolerance: every dtype that it does not name
+# Options that change what is measured (`do_bench=`, zeroing, the decorator's hooks) are in the key: see
+# `Options.trial`. Options that only make results more certain are ordered, in this file: a stronger measurement serves
+# a weaker request, so that programs sharing a store do not keep replacing each other's records.
+Restore = tuple[str, ...] | None  # names restored around trials; None for whatever is written
+OTHERS = "*"  # in a tolerance: all other dtypes
 
 
 class Checked(Frozen):
     """A reference that results were compared with, and how closely.
 
     Attributes:
-        reference: The callable by its source, or the config that stands for "first".
-        tolerance: Numbers by dtype, with `OTHERS`.
-        poison: True for the arguments that are written and not read, or names.
-        restore: What was put back around the launches that were compared.
+        reference: The callable by its source, or the config that "first" stands for.
+        tolerance: By dtype, with `OTHERS`.
+        poison: True for arguments that are written and not read, or names.
+        restore: What was restored around the compared launches.
     """
 
     reference: Json
@@ -34,11 +34,11 @@ class Checked(Frozen):
     restore: Restore
 
     def covers(self, needed: Checked) -> bool:
-        """Whether a config that passes this check passes the other one too."""
+        """Whether a config that passes this check also passes `needed`."""
         return self.lack(needed) == ""
 
     def lack(self, needed: Checked) -> str:
-        """What the other one asks beyond this one, in words; "" if nothing."""
+        """In which respect this check is weaker than `needed`; "" if in none."""
         if canonical(self.reference) != canonical(needed.reference):
             return "with another reference in check="
         for dtype in sorted({*self.tolerance, *needed.tolerance}):
@@ -52,11 +52,11 @@ class Checked(Frozen):
         return _restore_lack(self.restore, needed.restore)
 
     def allows(self, dtype: str) -> float:
-        """The tolerance of a dtype."""
+        """The tolerance for a dtype."""
         return self.tolerance.get(dtype, self.tolerance[OTHERS])
 
     def joined(self, other: Checked) -> Checked | None:
-        """The weakest check that covers both; None where there is none that one search can make."""
+        """The weakest check that covers both; None if a single search cannot make it."""
         more = _poison_covers(self.poison, other.poison)
         if canonical(self.reference) != canonical(other.reference) or not (
             more or _poison_covers(other.poison, self.poison)
@@ -68,43 +68,43 @@ class Checked(Frozen):
         return Checked(self.reference, tolerance, self.equal_nan and other.equal_nan, poison, self.restore)
 
     def to_json(self) -> dict[str, Json]:
-        """As a record and a config file hold it."""
+        """As stored in records and config files."""
         poison = self.poison if isinstance(self.poison, bool) else list(self.poison)
         return {**self.fields(), "tolerance": dict(self.tolerance), "poison": poison, "restore": _names(self.restore)}
 
 
 class Conditions(Frozen):
-    """What a choice was measured under; or what a call asks, with one check at most.
+    """Conditions of a measurement, or those that a call requires, with at most one check.
 
     Attributes:
-        restore: What was put back around the launches that were timed.
-        checks: Those that its config passed.
+        restore: What was restored around the timed launches.
+        checks: Checks that the config passed.
     """
 
     restore: Restore = None
     checks: tuple[Checked, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
-        """As a record and a config file hold it."""
+        """As stored in records and config files."""
         return {"restore": _names(self.restore), "checks": [check.to_json() for check in self.checks]}
 
     @property
     def words(self) -> str:
-        """All of it in a line, for people."""
+        """All of it in one line, for people."""
         checks = "".join(f"; checked against {check_words(check)}" for check in self.checks)
         return f"protected: {'auto' if self.restore is None else _listed(self.restore)}{checks or '; not checked'}"
 
 
-BY_DEFAULT = Conditions()  # what a decoration asks that names no condition
+BY_DEFAULT = Conditions()  # of a decorator without conditions
 
 
 def covers(measured: Conditions, needed: Conditions) -> bool:
-    """Whether what was measured under some conditions answers a call that asks for others."""
+    """Whether a measurement under some conditions suffices for a call that requires others."""
     return lack(measured, needed) == ""
 
 
 def lack(measured: Conditions, needed: Conditions) -> str:
-    """What is lacking, in words that follow "measured"; "" if nothing is."""
+    """What is missing, as a phrase following "measured"; "" if nothing."""
     if words := _restore_lack(measured.restore, needed.restore):
         return words
     for check in needed.checks:
@@ -115,12 +115,12 @@ def lack(measured: Conditions, needed: Conditions) -> str:
 
 
 def is_more(one: Conditions, other: Conditions) -> bool:
-    """Whether what was measured under the one answers all that the other does, and more."""
+    """Whether conditions are strictly stronger than others."""
     return covers(one, other) and not covers(other, one)
 
 
 def strongest(checks: Iterable[Checked]) -> tuple[Checked, ...]:
-    """Those that no other one covers, each once."""
+    """The checks that no other one covers."""
     found: list[Checked] = []
     for check in checks:
         if not any(other.covers(check) for other in found):
@@ -134,12 +134,12 @@ def union(one: Restore, other: Restore) -> Restore:
 
 
 def restore_covers(measured: Restore, needed: Restore) -> bool:
-    """Whether all that is to be protected was."""
+    """Whether everything that must be protected was."""
     return measured is None or (needed is not None and set(needed) <= set(measured))
 
 
 def names(given: Any) -> Restore:
-    """A list of names in the one order that is written; None stays None."""
+    """Names in canonical order; None stays None."""
     return None if given is None else tuple(sorted(set(given)))
 
 
@@ -147,7 +147,7 @@ def names(given: Any) -> Restore:
 
 
 def judge(passed: tuple[Checked, ...], failed: tuple[Checked, ...], check: Checked) -> bool | None:
-    """Whether a config passes a check, by those that it passed and failed; None where that is not known."""
+    """Whether a config passes a check, judging by those it passed and failed; None if unknown."""
     if any(one.covers(check) for one in passed):
         return True
     return False if any(check.covers(one) for one in failed) else None
@@ -156,7 +156,7 @@ def judge(passed: tuple[Checked, ...], failed: tuple[Checked, ...], check: Check
 def with_verdicts(
     new: tuple[tuple[Checked, ...], tuple[Checked, ...]], old: tuple[tuple[Checked, ...], tuple[Checked, ...]]
 ) -> tuple[tuple[Checked, ...], tuple[Checked, ...]]:
-    """What a config passed and failed, by a new search and by earlier ones; where they disagree the new one holds."""
+    """Passed and failed checks of a new search and earlier ones; the new ones win."""
     passed, failed = new
     kept = [one for one in old[0] if judge(passed, failed, one) is None and not _refuted(one, failed)]
     lost = [one for one in old[1] if judge(passed, failed, one) is None]
@@ -171,11 +171,7 @@ def _refuted(passed: Checked, failed: tuple[Checked, ...]) -> bool:
 
 
 def load(data: Json, where: str) -> Conditions:
-    """Conditions from JSON.
-
-    Raises:
-        RecordError: A field is missing, unknown or of another type.
-    """
+    """Read conditions from JSON; RecordError if a field is missing, unknown or of the wrong type."""
     fields = _fields(data, where, ("restore", "checks"))
     return Conditions(
         _load_restore(fields["restore"], f"{where}.restore"), load_checks(fields["checks"], f"{where}.checks")
@@ -183,11 +179,7 @@ def load(data: Json, where: str) -> Conditions:
 
 
 def load_checks(data: Json, where: str) -> tuple[Checked, ...]:
-    """Checks from JSON.
-
-    Raises:
-        RecordError: A field is missing, unknown or of another type.
-    """
+    """Read checks from JSON; RecordError if a field is missing, unknown or of the wrong type."""
     if not isinstance(data, list):
         raise _wrong(where, "list", data)
     return tuple(_load_check(one, f"{where}[{index}]") for index, one in enumerate(data))
@@ -237,7 +229,7 @@ def _is_tolerance(value: Json) -> bool:
 
 
 def check_words(check: Checked) -> str:
-    """A check for people: what the reference is, and what was allowed."""
+    """A check for people: the reference and the tolerance."""
     allowed = f"within {_spread(check.tolerance)}"
     more = [f"poison={_listed(check.poison)}"] * bool(check.poison) + ["NaN differs"] * (not check.equal_nan)
     return ", ".join([_reference_words(check.reference), allowed, *more])
@@ -249,7 +241,7 @@ def _spread(tolerance: Mapping[str, float]) -> str:
 
 
 def _reference_words(reference: Json) -> str:
-    """Its kind, and what tells it from others: a reference is known by what it computes, not by name."""
+    """Kind and digest: a reference is identified by what it computes, not by name."""
     kind = next(iter(reference), "")
     return f"{kind} {str(reference.get(kind))[:12]}"
 

@@ -1,4 +1,4 @@
-"""Keeps the store bounded: what was not used for longest goes first, and leftovers of killed processes go too."""
+"""Keep the store bounded: remove the least recently used records, and leftovers of killed processes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from autotuned.store import layout, locks
 
 DAY_S = 86400.0
 DEFAULT_MAX_BYTES = 1 << 30  # some 30,000 records of 100 configs each
-DEFAULT_MAX_AGE_S = 365 * DAY_S  # not used for a year: driver, compiler and kernel have changed meanwhile
-SCRATCH_S = 7 * DAY_S  # other shapes of a kernel are mostly tuned in the same days
+DEFAULT_MAX_AGE_S = 365 * DAY_S  # driver, compiler and kernel will have changed
+SCRATCH_S = 7 * DAY_S  # a kernel's shapes are mostly tuned within days
 _TEMPORARY_S = 3600.0  # a write takes milliseconds
-_SEARCH_S = 30 * DAY_S  # an interrupted search that nobody went on with
-_LOCK_S = DAY_S  # longer than anybody waits
+_SEARCH_S = 30 * DAY_S  # an abandoned search
+_LOCK_S = DAY_S  # longer than any wait
 _DAMAGED_S = 30 * DAY_S
-_PROGRAM_S = 365 * DAY_S  # written again when it launches something else, or is gone
+_PROGRAM_S = 365 * DAY_S  # rewritten when the program launches something else
 
 
 @dataclass
@@ -42,13 +42,13 @@ class _File:
 
 
 def run(root: Path, max_bytes: int | None = None, max_age_s: float | None = None) -> Freed:
-    """Remove records that are too old, then the least recently used until the rest fits, and old leftovers.
+    """Remove old records, then the least recently used until the rest fits, and old leftovers.
 
-    A record whose lock is held is left alone. Errors are ignored: what cannot be removed stays.
+    Locked records are kept, and files that cannot be removed stay.
 
     Args:
         root: The cache folder.
-        max_bytes: Size of all records together; None for no limit.
+        max_bytes: Total size of records; None for no limit.
         max_age_s: Seconds since a record was last used (to a day) or written; None for no limit.
     """
     freed, now = Freed(), time.time()
@@ -73,9 +73,9 @@ def run(root: Path, max_bytes: int | None = None, max_age_s: float | None = None
 
 
 def run_kept(folder: Path, max_bytes: int | None = None, max_age_s: float | None = None) -> Freed:
-    """The same for the compiled kernels in a folder of `autotuned run --binaries`; one that is loaded counts as used.
+    """The same for the compiled kernels of `autotuned run --binaries`; loading one counts as use.
 
-    Only files that have the names of such are looked at.
+    Other files in the folder are ignored.
     """
     freed, now = Freed(), time.time()
     kept = sorted((file for entry in _entries(str(folder)) for file in _kept(entry)), reverse=True)
@@ -117,7 +117,7 @@ def clear_scratch(folder: Path, freed: Freed | None = None) -> None:
 
 
 def _files(root: Path, freed: Freed, now: float) -> Iterator[_File]:
-    """The records; leftovers met on the way are removed."""
+    """The records; removes leftovers on the way."""
     for schema in _entries(str(root)):
         if schema.name.startswith("v") and schema.name[1:].isdigit():
             for folder in _entries(schema.path):
@@ -170,10 +170,10 @@ def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
 
 
 def _remove_lock(file: _File, freed: Freed) -> None:
-    """Remove a lock file that nobody touched for a day, while holding it.
+    """Remove a lock file that was unused for a day, while holding it.
 
-    Whoever opened it in this very moment sees that it is no longer at its path, and opens the new one. The file that
-    names the holder goes when nobody holds the lock.
+    A process that has just opened it notices that the path changed, and opens the new file. The holder's file goes when
+    nobody holds the lock.
     """
     with locks.if_free(Path(file.path.removesuffix(".holder"))) as free:
         if free:

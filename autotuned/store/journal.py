@@ -1,4 +1,4 @@
-"""Which config a process is about to launch for the first time, on disk, so that one that kills it is met only once."""
+"""Which config is being launched for the first time, on disk: a config that kills the process is met only once."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from autotuned.key.key import Key
 from autotuned.typed_json import PID_MAX, canonical, integer, texts, typed
 
 log = logging.getLogger("autotuned")
-_RUN = uuid.uuid4().hex  # in a container every process may have the same id
+_RUN = uuid.uuid4().hex  # processes in containers may share an id
 _MOST_BYTES = 16 << 20  # of identities of configs, some hundred bytes each
 
 
 class Journal:
-    """The journal of one search: a small file that is there only between two first launches, or after a crash.
+    """The journal of one search: a small file that exists only between first launches, or after a crash.
 
-    Written under the key's lock. A file that a living process of this machine is writing says nothing of a crash. Who
-    ended in a first launch is not launched again by the next search. Who ended while it was compiled beside others may
-    be blameless, as may be the process that was killed then: such a config is tried once more.
+    Written under the key's lock. A file whose writer is alive on this machine says nothing about a crash. A config
+    whose first launch killed the process is not launched by the next search. One that was compiling may be blameless,
+    since others compiled at the same time and the process may have been killed: it is tried once more.
 
     Attributes:
         lost: Configs that cost a process its device.
-        crashed: Configs in whose first launch a process ended.
-        suspects: Configs that a process was compiling when it ended; they are tried once more, alone.
+        crashed: Configs during whose first launch a process ended.
+        suspects: Configs that were compiling when a process ended; retried once, alone.
 
     Args:
-        path: The file; None keeps no journal.
-        key: Of the search; a journal of another key says nothing.
-        writes: False for one who searches without the lock: what crashed is read, and nothing is written.
+        path: The file; None for no journal.
+        key: The search's; a journal of another key is ignored.
+        writes: False when searching without the lock: the journal is read but not written.
     """
 
     def __init__(self, path: Path | None, key: Key | None = None, writes: bool = True) -> None:
@@ -65,21 +65,21 @@ class Journal:
             if canonical(said["key"]) != canonical(self._key):
                 return
         except (OSError, ValueError):
-            return  # no file, or nothing in it that says anything
+            return  # no file, or not a journal
         launching, compiling = ([], []) if _is_alive(said) else (said["launching"], said["compiling"])
         self.lost, self.crashed, self.suspects = said["lost"], said["crashed"] + launching, said["suspects"]
         for identity in compiling:
             (self.crashed if identity in said["suspects"] else self.suspects).append(identity)
 
     def begin(self, identity: str) -> None:
-        """Note a config before it is launched for the first time."""
+        """Record a config before its first launch."""
         with self._guard:
             self._launching = identity
             self._write()
 
     @contextmanager
     def compiling(self, identity: str) -> Iterator[None]:
-        """Note a config while it is compiled: it, or another one beside it, or none, may be to blame for a crash."""
+        """Record a config while it compiles: after a crash it is one of the suspects."""
         with self._guard:
             self._compiling.append(identity)
             self._write()
@@ -87,23 +87,23 @@ class Journal:
             yield
         finally:
             with self._guard:
-                self._compiling.remove(identity)  # on disk with the next that begins, or at the end
+                self._compiling.remove(identity)  # written with the next config, or at the end
 
     def died(self, identity: str) -> None:
-        """Note that a config cost this process its device: the next process must not try it."""
+        """Record that a config cost this process its device, so that the next process avoids it."""
         with self._guard:
             self.lost.append(identity)
             self._launching = None
             self._write()
 
     def launched(self) -> None:
-        """The launch is over; on disk at once: whoever kills the process from now on blames nobody for it."""
+        """Record at once that the launch is over: a process killed later blames no config."""
         with self._guard:
             self._launching = None
             self._write()
 
     def end(self) -> None:
-        """All first launches are over: only what crashed, or may crash, is kept."""
+        """All first launches are over: keep only configs that crashed or are suspects."""
         with self._guard:
             self._launching = None
             if self.lost or self.crashed or self.suspects:
@@ -112,7 +112,7 @@ class Journal:
                 self.erase()
 
     def erase(self) -> None:
-        """Remove the file: what crashed is in the record now, or is to be tried again."""
+        """Remove the file: crashes are in the record now, or are to be retried."""
         if self._path is not None:
             disk.remove(self._path)
 
@@ -130,11 +130,7 @@ class Journal:
 
 
 def _load(data: Any) -> dict[str, Any]:
-    """What a journal says.
-
-    Raises:
-        RecordError: It is none.
-    """
+    """A journal's content; RecordError if it is not one."""
     found = dict(typed(data, dict, "journal"))
     begun = found.get("launching")
     found["launching"] = [] if begun is None else [typed(begun, str, "launching")]
@@ -146,7 +142,7 @@ def _load(data: Any) -> dict[str, Any]:
 
 
 def _is_alive(said: Mapping[str, Any]) -> bool:
-    """Whether the process that wrote a journal still runs; one of another machine is told by the key's lock alone."""
+    """Whether the journal's writer still runs; on other machines only the key's lock tells."""
     if said.get("host") != socket.gethostname():
         return False
     if said["pid"] == os.getpid():

@@ -1,10 +1,10 @@
-"""Where lies on disk what is kept between processes, below the cache folder.
+"""Paths of everything kept between processes, below the cache folder.
 
-v2/KERNEL/DIGEST.json: the record of a key. Beside it, for searches: .DIGEST.logbook, journal/DIGEST.json,
-locks/DIGEST.lock and locks/DIGEST.lock.holder; and damaged/ with records that could not be read.
-gpu/DEVICE.lock: one search at a time measures. locks/: of config files that are written; locks/HOST/: who compiles
-ahead. outbox/STORE/: which records a shared store is still to be sent; .salt hides the store's URL in STORE. scratch/:
-binaries that lost. programs/: which kernels a program launched, for the next process of it.
+v2/KERNEL/DIGEST.json is a key's record. Next to it, for searches: .DIGEST.logbook, journal/DIGEST.json,
+locks/DIGEST.lock with its .holder, and damaged/ for unreadable records.
+gpu/DEVICE.lock: one search measures at a time. locks/: for writing config files; locks/HOST/: for compiling ahead.
+outbox/STORE/: records still to be sent to a shared store, whose URL is hashed with .salt. scratch/: binaries of
+losing configs. programs/: the kernels that a program launched, for its next process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def root() -> Path:
-    """The cache folder: the records of every schema, and whatever else is kept between processes."""
+    """The cache folder."""
     return disk.cache_dir(env.cache_dir_setting())
 
 
@@ -42,23 +42,23 @@ def kernel_folder(kernel: str) -> Path:
 
 
 def record_path(key: Key) -> Path:
-    """The one file of a key."""
+    """The record of a key."""
     return kernel_folder(key.kernel) / f"{key.digest}.json"
 
 
 def journal_path(key: Key) -> Path:
-    """The file that names the config which a search for the key is launching for the first time."""
+    """The journal of a key's search."""
     path = record_path(key)
     return path.parent / JOURNAL / path.name
 
 
 def ahead_journal_path(key: Key) -> Path:
-    """The file that names what is being compiled ahead of a search of Triton's for the key."""
+    """The journal of what is compiled ahead of a search by Triton for the key."""
     return journal_path(key).with_suffix(".ahead.json")
 
 
 def logbook_path(record_path: Path) -> Path:
-    """The logbook of a record's key; hidden, so that readers of records never see it."""
+    """The logbook of a record's key; hidden from readers of records."""
     return record_path.parent / f".{record_path.stem}.logbook"
 
 
@@ -68,12 +68,12 @@ def lock_path(record_path: Path) -> Path:
 
 
 def holder_path(lock_path: Path) -> Path:
-    """The file beside a lock that says who holds it: in the lock file itself another waiter might overwrite it."""
+    """The file naming a lock's holder, separate from the lock file, which a waiter might overwrite."""
     return lock_path.with_name(f"{lock_path.name}.holder")
 
 
 def is_unsent() -> bool:
-    """Whether a shared store is still to be sent something."""
+    """Whether records are waiting to be sent to a shared store."""
     return os.path.isdir(root() / OUTBOX)
 
 
@@ -83,34 +83,34 @@ def gpu_lock_path(device: str) -> Path:
 
 
 def config_file_lock_path(path: Path) -> Path:
-    """The lock of a config file that is written: not beside it, for a lock file stays in what is a source tree."""
+    """The lock for writing a config file; not next to it, since lock files stay and it may be in a source tree."""
     return root() / LOCKS / f"{digest(str(path.absolute()))}.lock"
 
 
 def program_path(program: str) -> Path:
-    """The file that says which kernels a program launched."""
+    """The file listing the kernels a program launched."""
     return root() / PROGRAMS / f"{file_stem(os.path.basename(program) or 'python')}-{digest(program)[:12]}.json"
 
 
 def compile_slot_path(host: str, number: int) -> Path:
-    """The lock of one of the processors that processes of a host share while they compile."""
+    """The lock of one processor slot that processes of a host share for compiling."""
     return root() / LOCKS / file_stem(f"host-{host}") / f"{number}.lock"
 
 
 def network_file_system(path: Path) -> str:
-    """The type of the network file system that a path lies on, such as "nfs4"; "" if it is local or not known."""
+    """Type of the network file system holding a path, such as "nfs4"; "" if local or unknown."""
     try:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         place = os.path.realpath(path)
     except OSError:
         return ""
-    kinds = dict(map(_mount, filter(None, mounts)))  # of two on one point the later hides the other
+    kinds = dict(map(_mount, filter(None, mounts)))  # a later mount hides an earlier one
     kind = kinds.get(max((point for point in kinds if _is_below(place, point)), key=len, default=""), "")
     return kind if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE) else ""
 
 
 def _mount(line: str) -> tuple[str, str]:
-    """Mount point and type in a line of mountinfo, whose optional fields end with a lone dash."""
+    """Mount point and type from a line of mountinfo, whose optional fields end with a lone dash."""
     fields, _, rest = line.partition(" - ")
     point = fields.split(" ")[4]
     for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):

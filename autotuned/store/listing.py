@@ -1,4 +1,4 @@
-"""All records of this user, or those of a kernel: listed in constant memory, by their heads where that is enough."""
+"""List this user's records, or a kernel's, in constant memory, reading only their heads if possible."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from autotuned.store import layout, record, records
 from autotuned.store.choice import Look
 from autotuned.store.record import TuningRecord
 
-BLOCK = 1000  # records that are put in order at a time: a listing of any number must not hold all names
-HEAD_BYTES = 4096  # most keys end before; if not, the file is read as a whole
-MOST_KNOWN = 4096  # records of a kernel that are remembered for messages and guesses; a few KiB each
-MOST_FOLDERS = 16  # kernels of which some are; of more, the one that was first asked for is forgotten
-_SETTLED_NS = 2_000_000_000  # network file systems tell times by the second
+BLOCK = 1000  # records sorted at a time, to keep memory constant
+HEAD_BYTES = 4096  # most keys end before; otherwise the whole file is read
+MOST_KNOWN = 4096  # cached records of a kernel, a few KiB each
+MOST_FOLDERS = 16  # cached kernels
+_SETTLED_NS = 2_000_000_000  # some network file systems have a resolution of a second
 
 
 def all_records(
     kernel: str | None = None, quietly: bool = False, store: Path | None = None
 ) -> Iterator[tuple[Path, TuningRecord]]:
-    """Every readable record of the user's store, or of one kernel in it.
+    """Every readable record of the user's store, or of one kernel.
 
-    By kernel and digest; of a kernel with more than `BLOCK` of them, each block of so many is in order.
+    Sorted by kernel and digest; above `BLOCK` records of a kernel, sorted within each block.
 
     Args:
-        kernel: Its name, or None for all kernels.
-        quietly: Leave damaged records where they are, and say nothing of them.
-        store: The cache folder of another store, of which all kernels are listed.
+        kernel: A name, or None for all kernels.
+        quietly: Leave damaged records in place without a warning.
+        store: Another store's cache folder, listed for all kernels.
     """
     for path in map(Path, _record_paths(kernel, store)):
         if (found := _read(path, quietly)) is not None:
@@ -41,7 +41,7 @@ def all_records(
 
 
 def unreadable(kernel: str) -> Iterator[tuple[Path, Look]]:
-    """The record files of a kernel that hold no record, and why; they stay where they are."""
+    """A kernel's files that hold no valid record, and why; nothing is moved."""
     for path in map(Path, _record_paths(kernel)):
         found, seen = records.inspect(path)
         if found is None and seen.problem != "absent":
@@ -53,16 +53,16 @@ def _read(path: Path, quietly: bool) -> TuningRecord | None:
 
 
 def kernels(quietly: bool = False) -> set[str]:
-    """Names of the kernels that have records: each folder holds those of one, so its first record says which."""
+    """Names of the kernels that have records, each read from the first record of a folder."""
     firsts = (next(_heads_in(folder, quietly), None) for folder in _folders())
     return {found.key.kernel for _, found in filter(None, firsts)}
 
 
 def named(names: Iterable[str], wanted: str) -> list[str]:
-    """The kernel names that `wanted` stands for: that very name, else those that end in it after a dot.
+    """The kernel names matching `wanted`: an exact match, else all that end with it after a dot.
 
     Raises:
-        KernelNameError: There is none; the message has the nearest.
+        KernelNameError: None matches; the message suggests the closest.
     """
     names = sorted(set(names))
     found = [wanted] if wanted in names else [name for name in names if name.endswith(f".{wanted}")]
@@ -82,10 +82,10 @@ def _hint(known: list[str], wanted: str) -> str:
 
 
 def one_named(names: Iterable[str], wanted: str) -> str:
-    """The one kernel name that `wanted` stands for.
+    """The single kernel name matching `wanted`.
 
     Raises:
-        KernelNameError: There is none, or there are several.
+        KernelNameError: None or several match.
     """
     found = named(names, wanted)
     if len(found) > 1:
@@ -95,9 +95,9 @@ def one_named(names: Iterable[str], wanted: str) -> str:
 
 
 def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[str, TuningRecord]]:
-    """Like `all_records`, without timings and provenance: of each file only the first bytes are read.
+    """Like `all_records`, without timings and provenance: only the start of each file is read.
 
-    Paths are text: of 100,000 records a tenth of the time went into making `Path` of them.
+    Paths are strings: creating `Path` objects took a tenth of the time for 100,000 records.
     """
     for folder in _folders(kernel):
         yield from _heads_in(folder, quietly)
@@ -113,8 +113,8 @@ class _Known:
     """What was read of one folder.
 
     Attributes:
-        heads: By path, each with what the file was like.
-        found: By how many were asked for: what the folder was like, if that is certain, and the answer.
+        heads: By path, each with the file's stamp.
+        found: By requested number: the folder's stamp, if certain, and the answer.
     """
 
     def __init__(self) -> None:
@@ -127,19 +127,19 @@ _known: dict[str, _Known] = {}  # by folder
 
 
 def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[TuningRecord, ...]:
-    """The heads of a kernel's records, each file read once in this process for as long as it is as it was.
+    """Heads of a kernel's records; an unchanged file is read once per process.
 
-    A folder in which nothing changed is not looked through again: then this is the very same tuple.
+    For an unchanged folder the same tuple is returned without listing it.
 
     Args:
-        most: How many; of more, those whose names come first, which says nothing of them.
+        most: Maximum number, by file name, which is arbitrary.
     """
     folder = str(layout.kernel_folder(kernel))
     if folder not in _known and len(_known) >= MOST_FOLDERS:
         _known.pop(next(iter(_known)))
     known = _known.setdefault(folder, _Known())
     stamp = _stamp(folder)
-    # A folder's time has the grain of a clock: what was written in the same instant may have been missed.
+    # A recent folder time is not trusted: something written in the same instant may have been missed.
     state = stamp if stamp is not None and time.time_ns() - stamp[1] > _SETTLED_NS else None
     before, found = known.found.get(most, (None, ()))
     if state is None or state != before:
@@ -155,7 +155,7 @@ def _heads_of(folder: str, known: _Known, most: int) -> tuple[TuningRecord, ...]
         if (stamp := _stamp(path)) is not None:
             before = known.heads.get(path)
             now[path] = before if before and before[0] == stamp else (stamp, _head(path) or _read(Path(path), True))
-    # Whoever asks for fewer does not make the others be read again.
+    # Keep the others too: this call may have asked for fewer.
     known.heads = {**known.heads, **now} if len(known.heads) < MOST_KNOWN else now
     return tuple(record for _, record in now.values() if record is not None)
 
@@ -173,19 +173,19 @@ def _stamp(path: str) -> _Stamp | None:
 
 
 def _head(path: str) -> TuningRecord | None:
-    """A record without its timings; None where the first bytes of the file do not tell.
+    """A record without its timings; None if the file's start is not enough.
 
-    30,000 records of 100 configs took 2.0 s of processor time so, and 34.8 s where each file was read as a whole.
+    30,000 records of 100 configs took 2.0 s of CPU time this way, 34.8 s when read whole.
     """
     try:
         fields = disk.json_head(disk.read_head(path, HEAD_BYTES), "timings")
         return record.load({**fields, "timings": [], "provenance": {}}) if fields else None
     except (OSError, ValueError):
-        return None  # reading all of it says what is wrong
+        return None  # reading the whole file reports the error
 
 
 def is_store(path: Path) -> bool:
-    """Whether a folder is the cache folder of a store with records of this schema."""
+    """Whether a folder is a cache folder with records of this schema."""
     return (path / layout.schema_folder().name).is_dir()
 
 
@@ -195,7 +195,6 @@ def _record_paths(kernel: str | None, store: Path | None = None) -> Iterator[str
 
 
 def _folders(kernel: str | None = None, store: Path | None = None) -> list[Path]:
-    """The folder of one kernel, or those of all."""
     if kernel is not None:
         return [layout.kernel_folder(kernel)]
     schema = layout.schema_folder()
@@ -218,7 +217,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def clear(kernel: str | None = None) -> int:
-    """Delete the records of one kernel, or of all; returns how many."""
+    """Delete the records of one kernel, or of all; returns their number."""
     count = 0
     for path in (Path(path) for path, _ in all_heads(kernel)):
         disk.remove(layout.logbook_path(path))

@@ -1,4 +1,4 @@
-"""One lock a key and one a GPU, between threads and processes: who searches says so, the others wait for a while."""
+"""Locks per key and per GPU, between threads and processes: one searches, the others wait for a while."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autotuned")
 
-MESSAGE_AFTER_S = 5.0  # a wait this long is worth a line: most searches are shorter, and people think it hangs
-LOCK_TIMEOUT_S = 600.0  # longer than any search seen; afterwards the waiter goes on by itself
-GPU_PATIENCE_S = 60.0  # a race takes less than a second; one who holds a GPU for so long is not racing
+MESSAGE_AFTER_S = 5.0  # most searches are shorter; after this a wait looks like a hang
+LOCK_TIMEOUT_S = 600.0  # longer than any search seen
+GPU_PATIENCE_S = 60.0  # a race takes less than a second
 _POLL_S = 0.02
 
 
 class Lock(enum.Enum):
-    """What came of asking for a lock."""
+    """Outcome of asking for a lock."""
 
     HELD = "held"
-    BUSY = "busy"  # somebody else has it, and the time to wait is over
-    NESTED = "nested"  # this very thread has it: what it searches calls itself
-    NONE = "none"  # there can be no lock here; it would only have saved work
+    BUSY = "busy"  # held by somebody else, and the wait timed out
+    NESTED = "nested"  # held by this thread: the searched function calls itself
+    NONE = "none"  # locks do not work here
 
 
 class _Waiting:
-    """The threads of this process that want one lock: they wait as one, and say so once."""
+    """The threads of this process that want one lock: one warning for all."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -49,23 +49,24 @@ class _Waiting:
 
 _held = threading.local()
 _waiting: dict[str, _Waiting] = {}
-_locks: dict[int, FileLock] = {}  # those that this process holds
+_locks: dict[int, FileLock] = {}  # held by this process
 
 
 @contextmanager
 def locked(path: Path, between_processes: bool = True, timeout_s: float | None = None) -> Iterator[Lock]:
-    """Hold the lock at `path` for a `with` block; threads and, with a lock file, processes wait for its holder.
+    """Hold the lock at `path` in a `with` block, against threads and, with a lock file, processes.
 
-    The lock only saves work: whoever does not get it in time, or cannot make the file, goes on without. A thread
-    that holds one lock never waits for another (a tuned host function may launch tuned kernels): it tries once.
+    Locks only save work: without the lock, after a timeout or if the file cannot be made, the block runs anyway. To
+    avoid deadlock, a thread that holds a lock tries a second one only once (a tuned host function may launch tuned
+    kernels).
 
-    The holder's process, host and start stand in a file beside it while it is held. The system frees the lock when
-    its holder ends, however it ends. A forked child holds nothing.
+    While held, a file next to it names process, host and start time. The system frees the lock when its holder ends. A
+    forked child holds nothing.
 
     Args:
-        path: The lock file. It is left in place: unlinking it while somebody waits would split the waiters.
-        between_processes: False locks threads of this process only and touches no file.
-        timeout_s: How long to wait at most, in seconds; None for `LOCK_TIMEOUT_S`.
+        path: The lock file; never removed, since unlinking it would split the waiters.
+        between_processes: False to lock threads of this process only, without a file.
+        timeout_s: Longest wait in seconds; None for `LOCK_TIMEOUT_S`.
 
     Yields:
         Whether it is held.
@@ -88,7 +89,7 @@ def locked(path: Path, between_processes: bool = True, timeout_s: float | None =
 
 
 def depth() -> int:
-    """How many locks this thread holds, or has asked for in vain."""
+    """How many locks this thread holds or failed to get."""
     return len(_held.__dict__.get("paths", ()))
 
 
@@ -145,19 +146,19 @@ def _enter_file_lock(stack: contextlib.ExitStack, path: Path, end: float) -> Loc
 
 
 def _file_lock(path: Path) -> FileLock:
-    from filelock import FileLock  # here, for importing it costs 40 ms, and hits need none
+    from filelock import FileLock  # takes 40 ms to import, and hits do not need it
 
     mode = disk.shared_mode(path.parent)
     options: dict[str, Any] = {"mode": mode} if mode else {}
     try:
-        # Its substitute for file systems without flock is a file that a killed holder leaves behind.
+        # Its fallback for file systems without flock is a file that outlives a killed holder.
         return FileLock(path, fallback_to_soft=False, **options)
-    except TypeError:  # versions before 4 have no substitute
+    except TypeError:  # versions before 4 have no fallback
         return FileLock(path, **options)
 
 
 def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
-    """Whether it was had in time.
+    """Acquire in time, or return False.
 
     Raises:
         OSError, NotImplementedError: The file cannot be made, or this file system has no locks.
@@ -166,7 +167,7 @@ def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
         return True
     said = False
     while (now := time.monotonic()) < end:
-        _check_held(path)  # again now and then: the folder may be removed while one waits
+        _check_held(path)  # repeatedly, as the folder may be removed meanwhile
         if _try_until(lock, min(end, now + MESSAGE_AFTER_S, message_at if now < message_at else end)):
             return True
         if not said and message_at <= time.monotonic() < end:
@@ -176,20 +177,20 @@ def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
 
 
 def _check_held(path: Path) -> None:
-    """Tell a lock that somebody holds from one that cannot be had: `filelock` tries again whatever the reason.
+    """Distinguish a held lock from an unusable one: `filelock` retries on any error.
 
     Raises:
         OSError: The file cannot be opened.
-        NotImplementedError: This file system refuses to lock it, so that nobody holds it.
+        NotImplementedError: This file system has no locks, so nobody holds it.
     """
     try:
         import fcntl
-    except ImportError:  # Windows, where it opens and locks in one step
+    except ImportError:  # Windows, where opening and locking are one step
         return
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # closing it lets go of it
-    except BlockingIOError:  # EAGAIN, and no other error
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released on close
+    except BlockingIOError:  # EAGAIN only
         pass
     except OSError as error:
         raise NotImplementedError(str(error)) from error
@@ -218,17 +219,17 @@ def _release(lock: FileLock, path: Path, owner: int) -> None:
 
 def _write_holder(path: Path) -> None:
     who = {"pid": os.getpid(), "host": host(), "start": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-    with contextlib.suppress(OSError):  # it helps people who wait, and nobody else
+    with contextlib.suppress(OSError):  # only informs waiting users
         disk.write_text(layout.holder_path(path), disk.text(who))
 
 
 def host() -> str:
-    """This host's name; "" where it has none."""
+    """This host's name; "" if unknown."""
     return os.uname().nodename if hasattr(os, "uname") else ""
 
 
 def _holder_of(path: Path) -> str:
-    """Who holds a lock, in words; whatever stands in the file."""
+    """Who holds a lock, as text; tolerates any content of the file."""
     try:
         who = typed(disk.parse_json(disk.read_head(layout.holder_path(path), 1024)), dict, "holder")
         pid, host, start = integer(who.get("pid"), "pid", 1, PID_MAX), who.get("host"), who.get("start")
@@ -243,15 +244,15 @@ def _nobody_can_hold(path: Path) -> bool:
     except NotImplementedError:
         return True
     except OSError:
-        pass  # it cannot be opened: it may be another user's, who holds it
+        pass  # maybe another user's, who may hold it
     return False
 
 
 @contextmanager
 def if_free(path: Path) -> Iterator[bool]:
-    """Hold a lock for a `with` block if it can be had at once; yields whether nobody else has it.
+    """Hold a lock in a `with` block if it is free at once; yields whether nobody else holds it.
 
-    A lock file that is not there is not made.
+    Does not create a missing lock file.
     """
     if not os.path.lexists(path):
         yield True
@@ -271,13 +272,13 @@ def if_free(path: Path) -> Iterator[bool]:
 
 
 def claim(path: Path, stays: bool = False) -> Callable[[], None] | None:
-    """Hold a lock, if it can be had at once: what lets go of it, on this thread; None if somebody else has it.
+    """Acquire a lock if it is free at once; returns its release function (for this thread), or None.
 
-    Where there can be no lock, what is returned does nothing: the lock only saves work.
+    If locks are impossible here, the function does nothing: locks only save work.
 
     Args:
-        stays: Leave the file in place. Otherwise it goes with the lock: whoever has it must look first whether the work
-            was done meanwhile.
+        stays: Keep the file. Otherwise it is removed on release, so a later holder must first check whether the work is
+            done.
     """
     try:
         disk.make_folder(path.parent)
@@ -291,7 +292,7 @@ def claim(path: Path, stays: bool = False) -> Callable[[], None] | None:
 
 
 def _nothing() -> None:
-    """Stands in for letting go of a lock that there is not."""
+    """Release of a lock that does not exist."""
 
 
 def _let_go(lock: FileLock, path: Path | None, owner: int) -> None:
@@ -304,9 +305,9 @@ def _let_go(lock: FileLock, path: Path | None, owner: int) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Forget who waits: threads that held locks are not here. Lock files are the parent's, and `_locks` keeps them so.
+    """Forget waiting threads, which do not exist here.
 
-    A lock that is collected as garbage would be released, for the parent too.
+    `_locks` keeps the parent's file locks alive: garbage collection would release them for the parent too.
     """
     _waiting.clear()
 
@@ -317,14 +318,13 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def gpu_locked(device: str | None, patience_s: float = GPU_PATIENCE_S) -> Iterator[bool]:
-    """Be the only search of this user, on this host, that measures on a device, for a `with` block.
+    """Be the only search of this user on this host that measures on a device, in a `with` block.
 
-    What another measures beside it would be in both their times.
-    It is waited for, not relied on: whoever cannot have the lock in time measures all the same.
+    Concurrent searches would distort each other's timings. After the timeout it measures anyway.
 
     Args:
-        device: What names the device on this host; None for none that could be shared.
-        patience_s: How long to wait at most.
+        device: The device's name on this host; None if it cannot be shared.
+        patience_s: Longest wait in seconds.
 
     Yields:
         Whether no other search measures on it.
@@ -334,7 +334,7 @@ def gpu_locked(device: str | None, patience_s: float = GPU_PATIENCE_S) -> Iterat
         return
     end = time.monotonic() + patience_s
     while True:
-        # Tried again and again: a thread that holds its key's lock is never made to wait by another lock.
+        # Polled, since a thread that holds its key's lock must not block on another one.
         with locked(layout.gpu_lock_path(device), timeout_s=0.0) as lock:
             alone = lock is not Lock.BUSY
             if alone or time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""The timings of a search that is under way, on disk one by one, so that a killed process loses only the last."""
+"""Timings of a search in progress, appended to disk one by one, so that a killed process loses only the last."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ log = logging.getLogger("autotuned")
 def open_for(path: Path, key: Key, restore: Restore = None) -> Iterator[Callable[[Timing], None]]:
     """Append timings to a key's logbook; yields the function that does so.
 
-    A line is one call to the system, so that a kill leaves whole lines, or at most the last one torn. Like every
-    file of the store it may fail: then nothing is written and the search goes on.
+    Each line is one system call, so a kill tears at most the last line. On errors nothing is written and the search
+    continues.
     """
     try:
         disk.make_folder(path.parent)
@@ -37,7 +37,7 @@ def open_for(path: Path, key: Key, restore: Restore = None) -> Iterator[Callable
         return
     try:
         disk.share(descriptor, path.parent)
-        # An empty line first: a torn one of a killed process may be the last.
+        # A newline first: the last line may be torn.
         _append(descriptor, "\n" + disk.text(_header(key, restore)))
         yield lambda timing: _append(descriptor, _line(timing))
     finally:
@@ -53,7 +53,7 @@ def _header(key: Key, restore: Restore) -> dict[str, Json]:
 def _line(timing: Timing) -> str:
     try:
         return disk.text(timing.to_json())
-    except (TypeError, ValueError):  # a config with a value that JSON cannot write: it is not stored either
+    except (TypeError, ValueError):  # a config value without JSON form, which is not stored either
         return ""
 
 
@@ -65,9 +65,9 @@ def _append(descriptor: int, text: str) -> None:
 
 
 def read(path: Path, key: Key, restore: Restore = None) -> dict[str, Timing]:
-    """The last timing of each config in a key's logbook that was taken under a protection, by identity.
+    """Each config's last timing in a key's logbook under the given protection, by identity.
 
-    Lines that are torn or strange are left out.
+    Torn and invalid lines are skipped.
     """
     try:
         lines = disk.read_bytes(path).split(b"\n")

@@ -1,4 +1,4 @@
-"""One tuned result: what was measured, what won, and how both are written and checked."""
+"""One tuning result: what was measured and what won, with reading and writing."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ STATUSES = ("ok", "same", "failed", "wrong", "crashed")
 
 
 def identity_of(config: Mapping[str, Json]) -> str:
-    """The text that says which config a canonical form is of (`tunable.configs.identity` gives it for a live one)."""
+    """The text identifying a config's canonical form (`tunable.configs.identity` gives it for a live config)."""
     return canonical(dict(config))
 
 
 class Timing(Frozen):
-    """What measuring one config gave; microseconds, and None where it failed.
+    """The measurement of one config in microseconds; None where it failed.
 
     Attributes:
         config: Canonical form (`tunable.configs.to_json`).
-        samples: How many were taken.
+        samples: Number of samples.
         low_us, high_us: 20th and 80th percentile.
-        status: "ok"; "same" for the binary of another config, whose times these are; "failed"; "wrong" for a config
-            that ran and did not compute what `check=` expects; or "crashed" for one that was not tried because a
-            process ended in its first launch. `error` says which config, the exception's type and text, or the
-            difference.
-        passed, failed: Checks by which it was found right, and wrong. The latest of them is in the status.
+        status: "ok"; "same" if another config with the same binary was measured instead; "failed"; "wrong" if its
+            result failed `check=`; "crashed" if it was skipped because a process ended during its first launch.
+        error: The other config, the exception's type and text, or the difference.
+        passed, failed: Checks that found it right, and wrong; the status reflects the latest.
     """
 
     config: Mapping[str, Json]
@@ -53,45 +52,45 @@ class Timing(Frozen):
 
     @property
     def identity(self) -> str:
-        """The text that says which config this is."""
+        """The text identifying the config."""
         return identity_of(self.config)
 
     @property
     def usable(self) -> bool:
-        """Whether the config may be chosen by this timing."""
+        """Whether this timing makes the config eligible."""
         return self.status in ("ok", "same") and bool(self.median_us)
 
     def right_for(self, needed: Conditions) -> bool | None:
-        """Whether its results are those that a call asks for; None where that is not known."""
+        """Whether its results satisfy a call's check; None if unknown."""
         if not needed.checks:
             return self.status in ("ok", "same")
         return judge(self.passed, self.failed, needed.checks[0])
 
     def waits_for(self, needed: Conditions) -> bool:
-        """Whether no check with this call's reference, stricter or not, has looked at the config."""
+        """Whether no check with this call's reference, of any strictness, examined the config."""
         wanted = {canonical(check.reference) for check in needed.checks}
         return wanted.isdisjoint(canonical(check.reference) for check in (*self.passed, *self.failed))
 
     def serves(self, needed: Conditions) -> bool:
-        """Whether the config may be chosen by this timing for what a call asks."""
+        """Whether this timing makes the config eligible for a call's conditions."""
         return bool(self.median_us) and self.right_for(needed) is True
 
     def to_json(self) -> dict[str, Json]:
-        """As a record and a logbook hold it."""
+        """As stored in records and logbooks."""
         checks = {"passed": self.passed, "failed": self.failed}
         return {**self.fields(), **{name: [one.to_json() for one in some] for name, some in checks.items()}}
 
     @property
     def typical_us(self) -> list[float]:
-        """Three samples that have these statistics."""
+        """Three samples with these statistics."""
         return [us for us in (self.low_us or self.median_us, self.median_us, self.high_us or self.median_us) if us]
 
 
 class TuningRecord(Frozen):
-    """The stored answer for one key; `winner` is None while a search is not finished.
+    """The stored result for one key; `winner` is None while the search is unfinished.
 
     Attributes:
-        conditions: What its times were taken under, and the checks that the winner passed.
+        conditions: Conditions of the timings, and the checks that the winner passed.
     """
 
     key: Key
@@ -104,38 +103,38 @@ class TuningRecord(Frozen):
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether its times were noisy, where times say something: the interpreter's say nothing of a GPU."""
+        """Whether its times were noisy; the interpreter's times never count."""
         return self.quality == "noisy" and self.key.context["device"].get("name") != "interpreter"
 
     @property
     def untuned(self) -> str | None:
-        """Identity of what runs without tuning, which took part; None where it is not known."""
+        """Identity of the measured config that runs without tuning; None if unknown."""
         default = self.provenance.get("default")
         return identity_of(default) if isinstance(default, dict) else None
 
     @property
     def unconfirmed(self) -> str | None:
-        """Identity of what would have won, had there been time to compare it with what runs untuned once more."""
+        """Identity of the config that would have won, had there been time to confirm it against the untuned one."""
         form = self.provenance.get("unconfirmed")
         return identity_of(form) if isinstance(form, dict) else None
 
     @property
     def members(self) -> Sequence[Json]:
-        """The calls of its bucket that it was measured for, each with `sizes`, `count`, `vs_default` and `timings`."""
+        """Measured calls of its bucket, each with `sizes`, `count`, `vs_default` and `timings`."""
         found: Json = self.provenance.get("members")
         return found["calls"] if isinstance(found, dict) else ()
 
     @property
     def vs_default(self) -> float | None:
-        """Time of what runs without tuning over that of the winner; None where one of them is not known."""
+        """Speed-up of the winner over the untuned config; None if unknown."""
         default = self.provenance.get("default")
-        if not self.timings:  # from a config file, which has the ratio alone
+        if not self.timings:  # from a config file, which only has the ratio
             ratio: Json = self.provenance.get("vs_default")
             return float(ratio) if is_finite(ratio) and ratio > 0 else None
         return self.ratio_of(default if isinstance(default, dict) else self.timings[0].config)
 
     def ratio_of(self, config: Mapping[str, Json]) -> float | None:
-        """Time of a config over that of the winner; None where one of them is not known, or the ratio is no number."""
+        """Time of a config divided by the winner's; None if unknown or not finite."""
         base = self.timing_of(config)
         ratio = base.median_us / self.median_us if base and base.median_us and self.median_us else 0.0
         return ratio if is_finite(ratio) and ratio > 0 else None
@@ -146,13 +145,13 @@ class TuningRecord(Frozen):
         return next((timing for timing in self.timings if timing.identity == wanted), None)
 
     def extended(self, timings: Sequence[Timing]) -> TuningRecord:
-        """This record with the timings of configs that it has none of."""
+        """This record plus timings of configs it lacks."""
         known = {timing.identity for timing in self.timings}
         return self.replace(timings=self.timings + tuple(one for one in timings if one.identity not in known))
 
 
 def dump(record: TuningRecord) -> dict[str, Json]:
-    """A record as JSON, the small fields first so that a listing can stop reading early."""
+    """A record as JSON, small fields first so that a listing can stop early."""
     return {
         "schema": SCHEMA,
         "kernel": record.key.kernel,
@@ -167,10 +166,10 @@ def dump(record: TuningRecord) -> dict[str, Json]:
 
 
 def load(data: Json) -> TuningRecord:
-    """Check JSON read from a file and return the record in it.
+    """Read a record from JSON.
 
     Raises:
-        RecordError: A field is missing, unknown, of another type, or a number is not finite. `.where` names it.
+        RecordError: A field is missing, unknown or of the wrong type, or a number is not finite; `.where` names it.
     """
     fields = named(data, "record", FIELDS)
     if typed(fields["schema"], int, "schema") != SCHEMA:
@@ -195,7 +194,7 @@ def load(data: Json) -> TuningRecord:
 
 
 def _provenance(data: Json) -> dict[str, Json]:
-    """What is known of how a record came about; of the fields that are read back the types are checked."""
+    """How a record was made; checks the types of fields that are read back."""
     found: dict[str, Json] = typed(data, dict, "provenance")
     for name in ("seconds", "vs_default"):
         if found.get(name) is not None and not is_finite(found[name]):
@@ -223,11 +222,7 @@ def _check_members(data: Json) -> None:
 
 
 def check_config(data: Json, where: str) -> dict[str, Json]:
-    """Check a config's canonical form.
-
-    Raises:
-        RecordError: A field is missing, unknown or of another type.
-    """
+    """Check a config's canonical form; RecordError if a field is missing, unknown or of the wrong type."""
     form = named(data, where, {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override", "pre_hook"})
     typed(form["kwargs"], dict, f"{where}.kwargs")
     if form["pre_hook"] is not False and not _HOOK.fullmatch(typed(form["pre_hook"], str, f"{where}.pre_hook")):
@@ -241,12 +236,12 @@ def check_config(data: Json, where: str) -> dict[str, Json]:
 
 
 def check_winner(record: TuningRecord) -> None:
-    """Check that the winner is one of the record's timings, so that a damaged field cannot name another config.
+    """Check that the winner is among the timings, so that a damaged field cannot select another config.
 
     Raises:
-        RecordError: The winner is not among the timings, failed, or took another time.
+        RecordError: It is missing there, failed, or has another time.
     """
-    if record.winner is None or not record.timings:  # one that was taken from a config file has no timings
+    if record.winner is None or not record.timings:  # a record from a config file has no timings
         return
     timing = record.timing_of(record.winner)
     if timing is None or timing.status != "ok" or timing.median_us != record.median_us:
@@ -255,10 +250,10 @@ def check_winner(record: TuningRecord) -> None:
 
 
 def load_timing(data: Json, where: str) -> Timing:
-    """Check a timing's JSON; `where` stands in the error.
+    """Read a timing from JSON; `where` prefixes error locations.
 
     Raises:
-        RecordError: A field is missing, unknown, of another type, or a number is not finite.
+        RecordError: A field is missing, unknown or of the wrong type, or a number is not finite.
     """
     entry = named(data, where, TIMING_FIELDS)
     if entry["status"] not in STATUSES:

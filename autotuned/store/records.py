@@ -1,4 +1,4 @@
-"""The records of this user on disk, one file a key: found, read, kept; whatever goes wrong is a miss."""
+"""This user's records on disk, one file per key: found, read, written; any error is a miss."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ else:
 
 log = logging.getLogger("autotuned")
 
-USE_RESOLUTION_S = 86400.0  # a record's time is renewed at most this often: a start must not write a file for each hit
+USE_RESOLUTION_S = 86400.0  # a record's time is updated at most this often: hits should not write
 
 _warned: set[str] = set()
 
 
 def scratch_folder() -> Path:
-    """The folder of binaries that lost a search; once in a process it is cleared of what is old."""
+    """The folder for binaries of losing configs; cleared of old files once per process."""
     folder = layout.root() / layout.SCRATCH
     if "scratch" not in _warned:
         _warned.add("scratch")
@@ -43,7 +43,7 @@ def scratch_folder() -> Path:
 
 @contextmanager
 def locked(key: Key, between_processes: bool = True) -> Iterator[Lock]:
-    """Hold the key's lock: one process or thread searches, the others wait (`locks.locked` says how long)."""
+    """Hold the key's lock: one process or thread searches, the others wait (see `locks.locked`)."""
     if between_processes:
         _say_network()
     with locks.locked(layout.lock_path(layout.record_path(key)), between_processes) as lock:
@@ -64,14 +64,14 @@ def _say_network() -> None:
 
 
 def read(path: Path) -> TuningRecord | None:
-    """The record in a file; None if there is none, or it cannot be read, is damaged or of a newer schema."""
+    """Read a record file; None if it is missing, unreadable, damaged or of a newer schema."""
     found, seen = inspect(path)
     react(seen)
     return found
 
 
 def inspect(path: Path) -> tuple[TuningRecord | None, Look]:
-    """The record in a file, or why there is none; nothing is moved, and nothing is said."""
+    """Read a record file, or say why it cannot be; changes and logs nothing."""
     where = str(path)
     try:
         data = disk.read_json(path)
@@ -96,7 +96,7 @@ def inspect(path: Path) -> tuple[TuningRecord | None, Look]:
 
 
 def look_up(key: Key) -> tuple[TuningRecord | None, Look]:
-    """The record of a key, or why there is none; nothing is moved, and nothing is said."""
+    """Read the record of a key, or say why it cannot be; changes and logs nothing."""
     found, seen = inspect(layout.record_path(key))
     if found is not None and found.key != key:
         return None, Look(None, "damaged", "it holds the record of another key", seen.path)
@@ -104,14 +104,14 @@ def look_up(key: Key) -> tuple[TuningRecord | None, Look]:
 
 
 def read_of(key: Key) -> TuningRecord | None:
-    """The record of a key; None if there is none, or its file cannot be read, is damaged or holds another key's."""
+    """Read the record of a key; None if missing, unreadable, damaged or of another key."""
     found, seen = look_up(key)
     react(seen)
     return found
 
 
 def react(seen: Look) -> None:
-    """Move a damaged record aside, and say once what a user can do something about."""
+    """Move a damaged record aside, and warn once about what a user can fix."""
     path = Path(seen.path)
     if seen.problem == "damaged":
         damaged(path, seen.detail)
@@ -137,17 +137,17 @@ def is_newer(data: Any) -> bool:
 
 
 def damaged(path: Path, why: str) -> None:
-    """Move a damaged record aside and say so, once."""
+    """Move a damaged record aside and warn once."""
     moved = disk.move_aside(path, path.parent / layout.DAMAGED)
     message = "record %s is damaged (%s); %s; the kernel is tuned again."
     if moved:
         log.warning(message, path, why.rstrip("."), f"moved to {moved}")
-    else:  # it is met again at the next look
+    else:  # found again at the next look-up
         env.warn_once(str(path), message, path, why.rstrip("."), "it will be replaced")
 
 
 def keep(result: TuningRecord) -> bool:
-    """Write a record; where that fails, the choice lives in memory only and one warning says so.
+    """Write a record; if that fails, warn once and keep the choice in memory only.
 
     Returns:
         Whether it was written.
@@ -157,7 +157,7 @@ def keep(result: TuningRecord) -> bool:
         if is_newer(disk.read_json(path)):
             return False
     except (OSError, ValueError):
-        pass  # unreadable or damaged: the write below replaces it, or fails with its own reason
+        pass  # the write below replaces it, or reports its own error
     try:
         disk.write_text(path, disk.text(record.dump(result)))
     except OSError as error:
@@ -176,16 +176,16 @@ def keep(result: TuningRecord) -> bool:
 
 
 def is_gc_due(digest: str) -> bool:
-    """Whether the writer of this key's record looks after the store: one key in 256, for it looks at every file."""
+    """Whether writing this key's record triggers a clean-up: for one key in 256, since it visits every file."""
     return digest.startswith("00")
 
 
 @contextmanager
 def logged(key: Key, fresh: bool, restore: Restore = None) -> Iterator[Callable[[Timing], None]]:
-    """Write each timing of a search to disk as it is measured under a protection; `fresh` begins anew."""
+    """Write each timing of a search to disk as it is measured; `fresh` starts over."""
     record_file = layout.record_path(key)
     path = layout.logbook_path(record_file)
-    if os.path.exists(path):  # its writer was killed, perhaps while it wrote another of the key's files
+    if os.path.exists(path):  # its writer was killed, perhaps while writing another file of the key
         for written in (record_file, layout.journal_path(key), layout.holder_path(layout.lock_path(record_file))):
             disk.remove_temporaries(written)
     if fresh:
@@ -195,7 +195,7 @@ def logged(key: Key, fresh: bool, restore: Restore = None) -> Iterator[Callable[
 
 
 def may_save(key: Key) -> bool:
-    """Whether one who searched without the lock may save: nobody has the lock now, and nobody saved meanwhile."""
+    """Whether a search without the lock may save: nobody holds the lock, and nobody has saved meanwhile."""
     with locks.if_free(layout.lock_path(layout.record_path(key))) as free:
         if not free:
             return False
@@ -204,18 +204,18 @@ def may_save(key: Key) -> bool:
 
 
 def resumable(key: Key, before: TuningRecord | None = None, restore: Restore = None) -> dict[str, Timing]:
-    """Timings of earlier searches for the key, by identity: of its record, and of a search that was not finished.
+    """Earlier timings for the key by identity: those of its record and of an unfinished search.
 
     Args:
         before: The record.
-        restore: The protection under which the timings of the unfinished search must have been taken.
+        restore: Protection required of the unfinished search's timings.
     """
     found = logbook.read(layout.logbook_path(layout.record_path(key)), key, restore)
     return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
 
 
 def note_use(path: Path) -> None:
-    """Mark a record as used, at most once a day: what was not used for longest goes first when the store is bounded."""
+    """Mark a record as used, at most once a day, for eviction of the least recently used."""
     try:
         age_s = time.time() - os.stat(path).st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""Where binaries of a search go: a loser's into a scratch folder that is cleared by age, the winner's into Triton's."""
+"""Where a search's binaries go: losers into a scratch folder cleared by age, the winner into Triton's cache."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _searches = 0
 
 @contextmanager
 def trials(folder: Path) -> Iterator[None]:
-    """Let what this thread compiles in a `with` block be kept below `folder`; what is there already is used.
+    """Keep what this thread compiles in a `with` block below `folder`; existing binaries there are used.
 
-    Other threads, and the stubs that every kernel of a signature shares, use Triton's cache as ever. So does
-    everything where the user has a cache manager of their own, and where the folder cannot be written.
+    Triton's cache is still used by other threads, for the launcher stubs that kernels share, and for everything if the
+    user has a cache manager or the folder is not writable.
     """
     if not _enter():
         yield
@@ -41,7 +41,7 @@ def trials(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def same_as(folder: Path | None) -> Iterator[None]:
-    """What `trials` does, on a thread that works for one whose `current` folder this is; nothing for None."""
+    """Like `trials`, on a helper thread for another thread's `current` folder; nothing for None."""
     if folder is None:
         yield
         return
@@ -50,7 +50,7 @@ def same_as(folder: Path | None) -> Iterator[None]:
 
 
 def current() -> Path | None:
-    """The folder where what this thread compiles is kept; None outside `trials`."""
+    """The folder for what this thread compiles; None outside `trials`."""
     return getattr(_thread, "folder", None)
 
 
@@ -61,7 +61,7 @@ def _enter() -> bool:
     with _guard:
         if knobs.cache.manager_class not in (None, _manager()):
             return False
-        # Not by assignment, which would also write TRITON_CACHE_MANAGER for the processes that this one starts.
+        # Assigning the knob would also set TRITON_CACHE_MANAGER for child processes.
         knobs.cache.__dict__["manager_class"] = _manager()
         _searches += 1
     return True
@@ -82,7 +82,7 @@ def _manager() -> Any:
     from triton.runtime.cache import CacheManager, FileCacheManager
 
     class TrialCache(CacheManager):  # type: ignore[misc]
-        """Triton's file cache, and before it the scratch folder of this thread's trials."""
+        """Triton's file cache with the scratch folder of this thread's trials in front."""
 
         def __new__(cls, key: str, override: bool = False, dump: bool = False) -> Any:
             if override or dump or getattr(_thread, "folder", None) is None:
@@ -94,7 +94,7 @@ def _manager() -> Any:
 
         @property
         def _home(self) -> Any:
-            return FileCacheManager(self._key)  # which makes its folder: only where something is to be put
+            return FileCacheManager(self._key)  # creates its folder, so only for writing
 
         def get_file(self, filename: str) -> str | None:
             found: str | None = self._scratch.get_file(filename) or _home_at(self._key).get_file(filename)
@@ -107,7 +107,7 @@ def _manager() -> Any:
             return found
 
         def put(self, data: Any, filename: str, binary: bool = True) -> str:
-            cache = self._home if filename.endswith(".so") else self._scratch  # a launcher's stub serves every config
+            cache = self._home if filename.endswith(".so") else self._scratch  # all configs share a launcher stub
             try:
                 return str(cache.put(data, filename, binary))
             except OSError as error:
@@ -121,7 +121,7 @@ def _manager() -> Any:
 
 
 def holds(digest: str) -> bool:
-    """Whether the binary of this hash is where this thread's trials would look for it."""
+    """Whether this thread's trials would find the binary with this hash."""
     from triton.runtime.cache import _base32
 
     key, folder = _base32(digest), current()
@@ -130,10 +130,10 @@ def holds(digest: str) -> bool:
 
 
 def lock_path(digest: str) -> Path:
-    """The lock of whoever compiles the binary of this hash: in its own folder of Triton's cache, which is made.
+    """The lock for compiling the binary with this hash, in its folder of Triton's cache, which is created.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be created.
     """
     from triton.runtime.cache import FileCacheManager, _base32
 
@@ -141,7 +141,7 @@ def lock_path(digest: str) -> Path:
 
 
 def _at(folder: Path, key: str) -> Any:
-    """Triton's file cache on any folder, which is made with the first file in it."""
+    """Triton's file cache on any folder, which is created with its first file."""
     from triton.runtime.cache import FileCacheManager
 
     cache = FileCacheManager.__new__(FileCacheManager)
@@ -156,9 +156,9 @@ def _home_at(key: str) -> Any:
 
 
 def promote(compiled: Any, folder: Path) -> None:
-    """Copy the binary of a winner from the scratch folder into Triton's own cache, where the next process looks.
+    """Copy a winner's binary from the scratch folder into Triton's cache, for later processes.
 
-    An error costs the next process one compilation.
+    On errors the next process compiles it again.
     """
     from triton.runtime.cache import FileCacheManager, _base32
 
@@ -167,7 +167,7 @@ def promote(compiled: Any, folder: Path) -> None:
         names = sorted(os.listdir(folder / key), key=lambda name: name.startswith("__grp__"))  # groups last
         home = FileCacheManager(key)
         if all(_holds(home, name) for name in names):
-            return  # it won for another shape: replacing its files would wait for the disk
+            return  # it won before, for another shape; rewriting would wait for the disk
         placed: dict[str, str] = {}
         for name in names:
             if name.startswith("__grp__"):

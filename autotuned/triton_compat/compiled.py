@@ -1,4 +1,4 @@
-"""Triton's compiled kernels: compiled elsewhere, launched without Triton's look-up, read for what they touch."""
+"""Triton's compiled kernels: compile them elsewhere, launch them without Triton's look-up, see what they access."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from autotuned.triton_compat import kernel, versions
 if TYPE_CHECKING:
     from autotuned.triton_compat import ttir
 else:
-    ttir = later("triton_compat.ttir")  # a search needs it, and binding a kernel does not
+    ttir = later("triton_compat.ttir")  # only for searches
 
 
 def is_hooked(jit: Any) -> bool:
-    """Whether launches of this kernel must go through Triton for now: its `run` is replaced, or hooks wait in it."""
+    """Whether launches of this kernel must go through Triton now: its `run` is replaced, or it has hooks."""
     return kernel.is_patched() or "run" in vars(jit) or bool(jit.pre_run_hooks) or _inspected()
 
 
@@ -31,15 +31,15 @@ def _inspected() -> bool:
 
 
 def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
-    """What a warm-up of a kernel returns, with the compilation itself left to an executor.
+    """Run a kernel's warm-up, but compile in an executor.
 
-    Triton binds the arguments and looks into its table on this thread, and gives the executor only what runs LLVM.
+    Triton binds arguments and checks its table on this thread; only LLVM runs in the executor.
 
     Args:
-        executor: Its `submit` is called with a function, unless the kernel is in Triton's table already.
+        executor: Its `submit` gets a function, unless Triton already has the kernel.
 
     Returns:
-        The kernel, or what has `.result()`, which waits for it and puts it into the table.
+        The kernel, or an object whose `.result()` waits for it and adds it to Triton's table.
     """
     import triton
 
@@ -48,20 +48,20 @@ def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
             try:
                 return warm_up()
             finally:
-                mode.raw_futures.clear()  # else leaving the block would wait for them
+                mode.raw_futures.clear()  # otherwise leaving the block waits for them
 
     return contextvars.Context().run(begun)  # Triton refuses a second mode within one of the user's own
 
 
 class Compilation(Frozen):
-    """What Triton would compile for a launch: the hash that names it in Triton's cache, and what puts it there."""
+    """What Triton would compile for a launch: its hash in Triton's cache, and a function that compiles it."""
 
     digest: str
     run: Callable[[], Any]
 
 
 class _AskedError(Exception):
-    """Stops a warm-up where Triton would compile; `asked` is what."""
+    """Stops a warm-up before Triton compiles."""
 
     def __init__(self, asked: Compilation) -> None:
         super().__init__(asked.digest)
@@ -69,18 +69,16 @@ class _AskedError(Exception):
 
 
 def asked(warm_up: Callable[[], Any]) -> Compilation | None:
-    """What Triton would compile for a warm-up of a kernel; None if it has that in its table.
+    """What Triton would compile for a kernel's warm-up; None if it has that in its table.
 
-    Arguments are bound as for the launch, and Triton's table stays as it is.
+    Arguments are bound as for a launch; Triton's table is unchanged.
 
     Raises:
-        Exception: What the warm-up raises before it compiles.
+        Exception: Whatever the warm-up raises before compiling.
     """
     import triton
 
     class Asking(triton.AsyncCompileMode):  # type: ignore[misc]
-        """Compiles nothing."""
-
         def submit(self, key: str, compile_: Callable[[], Any], *ends: Any) -> Any:
             raise _AskedError(Compilation(hashlib.sha256(key.encode()).hexdigest(), compile_))
 
@@ -96,7 +94,7 @@ def asked(warm_up: Callable[[], Any]) -> Compilation | None:
 
 
 def compiles_for_cache(jit: Any) -> bool:
-    """Whether what Triton compiles of a function goes into its cache and is found there, with nobody asked or told."""
+    """Whether Triton caches what it compiles of a function and finds it again, without hooks that ask or listen."""
     from triton import knobs
 
     hooked = is_hooked(jit) or knobs.runtime.jit_cache_hook is not None or not kernel.is_tritons(type(jit).run)
@@ -105,9 +103,9 @@ def compiles_for_cache(jit: Any) -> bool:
 
 
 def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
-    """What an executor was given by `compiling_in`, without the kernel, for another process that has the same kernel.
+    """What `compiling_in` passed to an executor, without the kernel, for another process with the same kernel.
 
-    None where it is of another form than is known here, or would not be looked up in Triton's cache.
+    None if its form is unknown, or if Triton would not look it up in its cache.
     """
     from triton import knobs
 
@@ -122,11 +120,10 @@ def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
 
 
 def compile_specialization(kernel: Any, parts: tuple[Any, ...]) -> str:
-    """Compile what `specialization` gave of a Triton function into Triton's cache, without a device.
+    """Compile the result of `specialization` into Triton's cache, without a device.
 
     Returns:
-        The hash that names the binary there. The environment is this process's own: where that is not the other's, the
-        hash is another one too.
+        The binary's hash there. It differs from the other process's hash if the environment does.
     """
     import triton
     from triton.compiler import ASTSource
@@ -137,7 +134,7 @@ def compile_specialization(kernel: Any, parts: tuple[Any, ...]) -> str:
 
 
 def prepare_compiler() -> None:
-    """Do what every process must do before its first compilation."""
+    """Do what each process must do before its first compilation."""
     import triton.compiler  # noqa: F401
     from triton.runtime.cache import triton_key
 
@@ -145,7 +142,7 @@ def prepare_compiler() -> None:
 
 
 def shared_memory_limit() -> int | None:
-    """Bytes of shared memory that one program may use on the current device; None where that is not known."""
+    """Bytes of shared memory available to one program on the current device; None if unknown."""
     from triton.runtime.driver import driver
 
     try:
@@ -156,7 +153,7 @@ def shared_memory_limit() -> int | None:
 
 
 def out_of_shared_memory(need: int, limit: int, told_by: str) -> Exception:
-    """Triton's error for a kernel that needs too much, for one that was not compiled to find out."""
+    """Triton's error for too much shared memory, for a kernel that was not compiled to find out."""
     from triton.runtime.errors import OutOfResources
 
     error: Exception = OutOfResources(need, limit, f"shared memory (predicted from {told_by})")
@@ -168,21 +165,20 @@ class UnbindableError(Exception):
 
 
 class EvictedError(Exception):
-    """Triton's cache has let go of this kernel since it was launched."""
+    """Triton's cache has dropped this kernel since its launch."""
 
 
 class Handle(Frozen):
-    """A loaded kernel, and all that launching it without Triton's look-up relies on.
+    """A loaded kernel, and everything a launch without Triton's look-up relies on.
 
     Attributes:
-        kernel: Weak reference: Triton's cache owns the kernel, and whoever evicts it there unloads it.
-        cache, cache_key: Where Triton's own look-up finds it.
-        run, function, packed: What launches it, its handle, and its launch metadata.
+        kernel: Weak reference: Triton's cache owns the kernel and unloads it on eviction.
+        cache, cache_key: Where Triton's look-up finds it.
+        run, function, packed: Its launcher, driver handle and packed launch metadata.
         pre_run, entering, leaving: Lists of hooks; `enter` and `leave` call the latter two.
-        holds: Whether everything else is as it was when the kernel was chosen: Triton's `run`, its knobs, the
-            globals the kernel uses.
-        watched: The dictionaries and types that `holds` looks at, and `cache`.
-        stream_of: Gives the current stream of a device.
+        holds: Whether everything else is as when the kernel was chosen: Triton's `run`, knobs, and the globals used.
+        watched: Dictionaries and types that `holds` checks, and `cache`.
+        stream_of: Returns a device's current stream.
     """
 
     kernel: Callable[[], Any]
@@ -203,11 +199,11 @@ class Handle(Frozen):
 
 
 def handle(jit: Any, compiled: Any, device: int) -> Handle:
-    """What a direct launch of a compiled kernel needs.
+    """Prepare a direct launch of a compiled kernel.
 
     Raises:
         EvictedError: Triton's cache no longer holds it.
-        UnbindableError: Triton's internals are not as known here.
+        UnbindableError: Triton's internals are not as expected.
     """
     from triton.compiler.compiler import CompiledKernel
 
@@ -224,29 +220,25 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
 
 
 def stands(found: Handle) -> bool:
-    """Whether Triton's own look-up would still find this kernel."""
+    """Whether Triton's look-up would still find this kernel."""
     kernel = found.kernel()
     return kernel is not None and found.cache.get(found.cache_key) is kernel and found.holds()
 
 
 def handle_of(jit: Any, binary: Any, device: int) -> Handle:
-    """What a direct launch needs of Triton's compiled kernel, or of a binary that says itself what that is.
-
-    Raises:
-        EvictedError, UnbindableError: See `handle`.
-    """
+    """Prepare a direct launch of Triton's kernel, or of a binary with its own `handle`; raises like `handle`."""
     own: Handle | None = binary.handle(jit, device) if hasattr(binary, "handle") else None
     return handle(jit, binary, device) if own is None else own
 
 
 def handle_outside(jit: Any, binary: Any, device: int) -> Handle:
-    """What a direct launch needs of a binary that is in none of Triton's caches: the same guards, but for those.
+    """Prepare a direct launch of a binary outside Triton's caches: the same guards except for the cache.
 
     Raises:
-        UnbindableError: Triton's internals are not as known here.
+        UnbindableError: Triton's internals are not as expected.
     """
     try:
-        jit.cache_key  # noqa: B018 - on the way to it Triton notes the globals that the kernel uses
+        jit.cache_key  # noqa: B018 - computing it makes Triton record the globals that the kernel uses
         return _handle(jit, binary, device, {"": binary}, "", None)
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error
@@ -264,10 +256,10 @@ def _handle(jit: Any, binary: Any, device: int, cache: dict[str, Any], cache_key
 
 
 def _holds(jit: Any, device: int, loaded: Any) -> tuple[Callable[[], bool], tuple[Any, ...]]:
-    """A function that says whether what decides a kernel's choice is as now, and what it looks at.
+    """A function telling whether everything that decides a kernel's choice is unchanged, and what that checks.
 
     Args:
-        loaded: Triton's caches of the kernel on the device; None for a binary that is in none of them.
+        loaded: Triton's caches of the kernel on the device; None for a binary outside them.
     """
     from triton import knobs
     from triton.runtime.jit import JITFunction
@@ -275,21 +267,21 @@ def _holds(jit: Any, device: int, loaded: Any) -> tuple[Callable[[], bool], tupl
     runtime_knobs, compilation_knobs = knobs.runtime, knobs.compilation
     runtime, compilation, all_knobs = vars(runtime_knobs), vars(compilation_knobs), vars(knobs)
     own, caches = vars(jit), jit.device_caches
-    # A stages hook answers anew at each of Triton's look-ups: while there is one, nothing equals what was.
+    # Triton calls a stages hook at each look-up: while there is one, nothing counts as unchanged.
     runtime_then, compilation_then = None if _inspected() else dict(runtime), dict(compilation)
     used = [(name, value, scope) for (name, _), (value, scope) in jit.used_global_vals.items()]
     original, absent = kernel.originals["jit"], object()
 
     def holds() -> bool:
-        # hot path of the Python twin: comparisons of dictionaries that are nearly always empty
+        # hot path of the Python twin: compares dictionaries that are nearly always empty
         if JITFunction.run is not original or runtime != runtime_then or compilation != compilation_then:
             return False
-        # A reload of Triton's module puts other knobs in their place.
+        # Reloading Triton's module replaces the knobs.
         if all_knobs["runtime"] is not runtime_knobs or all_knobs["compilation"] is not compilation_knobs:
             return False
         if "run" in own or (loaded is not None and own["device_caches"].get(device) is not loaded):
             return False
-        # Triton's own launch raises its error about a changed global.
+        # If a global changed, Triton's own launch raises the error.
         return all(scope.get(name, absent) == value for name, value, scope in used) if used else True
 
     scopes = [runtime, compilation, all_knobs, own, caches, *(scope for _, _, scope in used)]
@@ -297,10 +289,9 @@ def _holds(jit: Any, device: int, loaded: Any) -> tuple[Callable[[], bool], tupl
 
 
 def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
-    """What of the memory of these arguments a binary is compiled for, tuples' items and descriptors' blocks included.
+    """What a binary is compiled for about these arguments' memory, also in tuples and descriptors.
 
-    A hook or a grid callable may change it between the look-up and the launch: it may resize a tensor, give it other
-    memory, or other data.
+    A hook or grid callable may change it between look-up and launch: resize a tensor, or change its memory or data.
     """
     return tuple(
         _memory(value) for value in values if isinstance(value, tuple) or has_memory(value) or is_descriptor(value)
@@ -316,14 +307,14 @@ def _memory(value: Any) -> tuple[Any, ...]:
 
 
 def surroundings() -> tuple[Any, ...]:
-    """What else a launch relies on, and code of the user's may change within it: the current device, Triton's knobs."""
+    """What else a launch relies on that user code may change: the current device and Triton's knobs."""
     from triton import knobs
 
     return kernel.current_device(), dict(vars(knobs.runtime)), dict(vars(knobs.compilation))
 
 
 def has_memory(value: Any) -> bool:
-    """Whether it is something whose memory a launch is compiled for."""
+    """Whether a launch is compiled for this value's memory."""
     return all(hasattr(value, name) for name in ("dtype", "data_ptr", "get_device"))
 
 
@@ -331,16 +322,14 @@ ALLOCATES = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")  # a
 
 
 def scratch(size: int, align: int, stream: int) -> Any:
-    """Memory that a kernel works in, from the allocator that was given to `triton.set_allocator`; Triton's own error
-    where there is none.
-    """
+    """Scratch memory for a kernel, from the user's `triton.set_allocator`; raises Triton's error without one."""
     from triton.runtime import _allocation
 
     return _allocation._allocator.get()(size, align, stream)
 
 
 def tell_load(module: Any, function: Any, name: str, digest: str) -> None:
-    """Tell profilers that a kernel is about to be loaded, or (with its handles) was loaded, as Triton does."""
+    """Call Triton's kernel-load hooks, for profilers: before a load, or after it, with the handles."""
     from triton import knobs
 
     hook = knobs.runtime.kernel_load_end_hook if module else knobs.runtime.kernel_load_start_hook
@@ -349,14 +338,14 @@ def tell_load(module: Any, function: Any, name: str, digest: str) -> None:
 
 
 def launch_hooks() -> tuple[Any, Any]:
-    """The chains of hooks that Triton calls before and after each launch."""
+    """Triton's chains of hooks before and after each launch."""
     from triton import knobs
 
     return knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
 
 
 def hook_metadata(binary: Any, grid: Sequence[int], stream: int, args: Sequence[Any]) -> Any:
-    """What launch hooks are given of a launch, made when they ask; None where Triton would make nothing."""
+    """Launch metadata for hooks, computed lazily; None if Triton would create none."""
     from triton.compiler.compiler import LazyDict
 
     if launch_hooks()[0] is None:
@@ -369,17 +358,16 @@ def hook_metadata(binary: Any, grid: Sequence[int], stream: int, args: Sequence[
 
 
 class Access(Frozen):
-    """Names of a kernel's parameters that it reads and writes through, found in its code."""
+    """Names of the parameters through which a kernel reads and writes, found in its code."""
 
     read: frozenset[str]
     written: frozenset[str]
 
 
 def accesses(compiled: Any) -> Access | None:
-    """What a compiled kernel reads and writes; None where its TTIR does not tell (see `ttir.access`).
+    """What a compiled kernel reads and writes; None if its TTIR does not tell (see `ttir.access`).
 
-    A file that took the place of a later stage does what it does, whatever the TTIR before it says. TTIR names its
-    arguments after the last variable they were assigned to, so they are matched by their order.
+    Unknown too if a file overrides a later stage. TTIR renames arguments, so they are matched by order.
     """
     text = getattr(compiled, "asm", {}).get("ttir")
     signature = getattr(getattr(compiled, "src", None), "signature", None)
@@ -393,7 +381,7 @@ def accesses(compiled: Any) -> Access | None:
 
 
 def _is_overridden(compiled: Any) -> bool:
-    """Whether a user's file may have taken the place of a stage after the TTIR."""
+    """Whether a user's file may replace a stage after the TTIR."""
     from triton import knobs
 
     file = getattr(getattr(compiled, "metadata", None), "ir_override", None)
@@ -401,7 +389,7 @@ def _is_overridden(compiled: Any) -> bool:
 
 
 def union(found: Sequence[Access | None]) -> Access | None:
-    """What several binaries of one kernel do together; None where one of them does not tell, or there is none."""
+    """What several binaries of one kernel access in total; None if unknown for one of them, or without any."""
     known = [access for access in found if access is not None]
     if not known or len(known) < len(found):
         return None
@@ -419,13 +407,13 @@ def _memory_in(kind: Any) -> Iterator[str]:
         yield str(kind)
 
 
-# What a launch takes from a kernel's metadata besides its code.
+# Metadata that a launch uses besides the code.
 _LAUNCHED_WITH = ("name", "shared", "num_warps", "num_ctas", "cluster_dims", "tmem_size", "launch_cooperative_grid",
                   "launch_pdl", "global_scratch_size", "profile_scratch_size")  # fmt: skip
 
 
 def binary_identity(compiled: Any) -> str | None:
-    """A hash of the machine code and of what a launch takes along; None where there is no code to compare."""
+    """A hash of the machine code and launch parameters; None if there is no code."""
     code = getattr(compiled, "kernel", None)
     if not isinstance(code, (bytes, str)):
         return None

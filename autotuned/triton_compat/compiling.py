@@ -1,4 +1,4 @@
-"""Triton's compilations as they begin and end: seen where Triton has found nothing in its cache, and may be refused."""
+"""Observe, or refuse, Triton's compilations, which start when its cache has no binary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Watchers(NamedTuple):
 
 
 class _Compiling(threading.local):
-    """What this thread compiles: Triton makes the first form and the finished kernel of a source on one thread."""
+    """What this thread compiles: Triton creates IR and kernel of a source on the same thread."""
 
     source: Callable[[], Any] = staticmethod(lambda: None)
     since = 0.0
@@ -28,11 +28,11 @@ _begun = threading.Lock()
 
 
 def begin(before: Callable[[Any], None], after: Callable[[Any, float], None]) -> None:
-    """Watch each compilation of this process, whoever asks for it; called again, it does nothing.
+    """Watch each compilation of this process; repeated calls do nothing.
 
     Args:
-        before: Given Triton's source before anything of it is compiled; what it raises ends the compilation.
-        after: Given the source of what was compiled, and seconds.
+        before: Called with Triton's source before compiling; an exception aborts the compilation.
+        after: Called with the compiled source and the seconds it took.
     """
     from triton.compiler import compiler
 
@@ -47,12 +47,12 @@ def begin(before: Callable[[Any], None], after: Callable[[Any, float], None]) ->
 
 
 def _watch_kind(kind: Any) -> None:
-    """Have a class of sources say when its first form is made, which is where a compilation begins."""
+    """Patch a source class's `make_ir`, with which a compilation starts."""
     original = vars(kind)["make_ir"]
 
     @functools.wraps(original)
     def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _compiling.source() is not self:  # else a subclass's own has said it
+        if _compiling.source() is not self:  # otherwise a subclass has reported it
             for watcher in _watchers:
                 watcher.before(self)
             _compiling.source, _compiling.since = weakref.ref(self), time.perf_counter()
@@ -63,7 +63,7 @@ def _watch_kind(kind: Any) -> None:
 
 
 def _watch_new_kinds(base: Any) -> None:
-    """The same for subclasses that come to be later and have a `make_ir` of their own, as Gluon's."""
+    """Also patch later subclasses with their own `make_ir`, such as Gluon's."""
     original = base.__init__
 
     @functools.wraps(original)
@@ -93,7 +93,7 @@ def _watch_ends(compiled: Any) -> None:
 
 
 def sources_of(jit: Any) -> Iterator[Any]:
-    """The sources of what Triton has of a kernel in this process, on any device."""
+    """The sources of a kernel's binaries in this process, on all devices."""
     for kernels, *_ in list((getattr(jit, "device_caches", None) or {}).values()):
         for kernel in list(kernels.values()):
             source = getattr(kernel, "src", None)

@@ -1,4 +1,4 @@
-"""How Triton's launcher hands tensor descriptors to a compiled kernel: as a map of the driver's, or taken apart."""
+"""How Triton's launcher passes tensor descriptors: as a driver tensor map, or decomposed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# What a launch needs of the driver's map of a block. Of another form (4-bit numbers that are padded, im2col), or with
-# more in it than is known here, it is Triton's to make.
+# Metadata of a tensor map. Other forms (padded 4-bit numbers, im2col) and maps with unknown fields are left to Triton.
 _KNOWN = frozenset(("swizzle", "elem_size", "elem_type", "block_size", "fp4_padded", "is_im2col"))
 _MAP_BYTES = 128
 ENCODED, DECOMPOSED = 0, 1  # forms, as in `launch/c/descriptors.h`
@@ -21,12 +20,12 @@ Encoding = tuple[int, int, int, int, int, int, int, int, tuple[int, ...], tuple[
 
 
 def is_type(type_: Any) -> bool:
-    """Whether a type in Triton's signature is that of a tensor descriptor."""
+    """Whether a type in Triton's signature is a tensor descriptor."""
     return isinstance(type_, str) and type_.startswith("tensordesc<")
 
 
 def flat(types: Iterable[Any]) -> list[str]:
-    """The types of descriptors in a signature, those in tuples included, in order."""
+    """The descriptor types in a signature, also inside tuples, in order."""
     found: list[str] = []
     for type_ in types:
         found += flat(type_) if isinstance(type_, tuple) else [type_] if is_type(type_) else []
@@ -34,22 +33,19 @@ def flat(types: Iterable[Any]) -> list[str]:
 
 
 def metas(types: Sequence[str], metadata: Any) -> list[Any] | None:
-    """What a compiled kernel's metadata has of each of its descriptors, None of one that it takes apart.
-
-    None in place of the list where their numbers differ.
-    """
+    """Metadata of each descriptor of a kernel, None for decomposed ones; None altogether if the counts differ."""
     found = getattr(metadata, "tensordesc_meta", None) or [None] * len(types)
     return list(found) if len(found) == len(types) else None
 
 
 def encodings(types: Sequence[str], metadata: Any) -> tuple[Encoding, ...] | None:
-    """How a kernel's descriptors are passed, in the order of `take_encoding` in `launch/c/entries.h`.
+    """How a kernel's descriptors are passed, in the form of `take_encoding` in `launch/c/entries.h`.
 
     Args:
         types: Of its descriptors.
 
     Returns:
-        None where Triton's own launcher must pass one of them.
+        None if Triton's launcher must pass one of them.
     """
     found = metas(types, metadata)
     made = [_encoding(type_, meta) for type_, meta in zip(types, found)] if found is not None else [None]
@@ -73,13 +69,13 @@ def _encoding(type_: str, meta: Mapping[str, Any] | None) -> Encoding | None:
 
 
 def _block(type_: str) -> tuple[int, ...]:
-    """The block that a type is for; empty where the type has another form than `tensordesc<fp16[16, 32]>`."""
+    """The block shape in a type; empty if the type is not like `tensordesc<fp16[16, 32]>`."""
     found = re.fullmatch(r"tensordesc<\w+\[([\d, ]+)\]>", type_)
     return tuple(map(int, found[1].split(","))) if found else ()
 
 
 def are_compared(encodings: Sequence[Encoding]) -> bool:
-    """Whether Triton's driver makes the maps of these descriptors too, to compare those of the C launcher with."""
+    """Whether Triton's driver also creates these maps, for comparison with the C launcher's."""
     from triton.runtime.driver import driver
 
     names = ("fill_tma_descriptor_tiled", "fill_tma_descriptor")  # the latter in 3.6
@@ -100,10 +96,10 @@ def _made(value: Any, meta: Any) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _flags() -> int:
-    """How many flags follow the strides of a descriptor that is taken apart: padding, and rounding in later versions.
+    """Number of flags after a decomposed descriptor's strides: padding, and rounding in later versions.
 
     Raises:
-        ValueError: It is taken apart into more than is known.
+        ValueError: It has unknown parts.
     """
     probe = SimpleNamespace(base=0, shape=[2], strides=[3], padding="nan", round_f32_to_tf32=False)
     head, tail = _made(probe, None)[:3], _made(probe, None)[3:]
@@ -114,13 +110,13 @@ def _flags() -> int:
 
 @lru_cache(maxsize=1)
 def _clears_a_bit() -> bool:
-    """Whether this Triton clears a bit in the map of a small tensor, for older drivers."""
+    """Whether this Triton clears a bit in maps of small tensors, for older drivers."""
     source = Path(_nvidia().__file__).with_name("driver.c").read_text(encoding="utf-8")
     return "desc_u64[1] &= ~(1llu << 21)" in source
 
 
 def written(type_: str, meta: Mapping[str, Any] | None, value: Any) -> list[bytes]:
-    """What Triton's launcher writes into the parameter buffer for a descriptor, parameter by parameter."""
+    """The bytes Triton's launcher puts into the parameter buffer for a descriptor, per parameter."""
     rank = len(_block(type_))
     made = _made(value, meta)
     head, shape, strides = made[: -2 * rank], made[-2 * rank : -rank], made[-rank:]
@@ -134,5 +130,5 @@ def written(type_: str, meta: Mapping[str, Any] | None, value: Any) -> list[byte
 
 
 def _bytes_of_map(made: Any) -> bytes:
-    """Of Triton's object in C, whose last field is the map."""
+    """The map, which is the last field of Triton's C object."""
     return ctypes.string_at(id(made) + type(made).__basicsize__ - _MAP_BYTES, _MAP_BYTES)

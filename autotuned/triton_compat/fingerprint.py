@@ -1,4 +1,4 @@
-"""The toolchain part of a key: a hash of all that Triton is made of, and the ptxas that it runs for a device."""
+"""The toolchain part of a key: a hash of Triton, and the version of the ptxas it runs for a device."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json, named, typed
 
 log = logging.getLogger("autotuned")
-# Triton's two: the variable that names another, and its name.
-_MOST_BYTES = 1 << 20  # of what is remembered: a line for each of some hundred files
+_MOST_BYTES = 1 << 20  # of a stored result, with a line for each of some hundred files
+# Triton's two: the variable that overrides it, and its name.
 _PTXAS = (("TRITON_PTXAS_PATH", "ptxas"), ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas-blackwell"))
 
 
 def of(arch: str, cache_dir: Path) -> dict[str, Json]:
-    """What compiles kernels for `arch`: Triton's version, a hash of all of it, and the version of ptxas.
+    """What compiles kernels for `arch`: Triton's version, a hash of all of it, and ptxas's version.
 
-    Hashing libtriton takes a third of a second, so the answer is remembered in `cache_dir` with the sizes and times of
-    the files it was computed from; any change of these computes it anew. Within a process Triton is what was imported,
-    and only ptxas, which is run for each kernel, is looked at again. Errors are not swallowed: an unknown fingerprint
-    must never equal another unknown one.
+    Hashing libtriton takes 0.3 s, so the result is stored in `cache_dir` with the sizes and times of the hashed files;
+    any change invalidates it. Within a process only ptxas, which runs for each kernel, is checked again. Errors are
+    raised: two unknown fingerprints must not be equal.
 
     Args:
-        arch: "sm_90" and the like; anything else has no ptxas.
-        cache_dir: Where to remember; an unwritable folder only costs time.
+        arch: Such as "sm_90"; anything else has no ptxas.
+        cache_dir: Where to store the result; an unwritable folder only costs time.
     """
     tool = _ptxas(arch)
     now = _stat(tool) if tool else None
@@ -48,10 +47,10 @@ _known: dict[tuple[str, int, int] | None, dict[str, Json]] = {}
 
 
 def begin(cache_dir: Path) -> None:
-    """Begin to hash Triton's files on another thread, if nothing that `of` could remember is there.
+    """Start hashing Triton's files on another thread, unless a stored result may exist.
 
-    Which device it is for is known only from Triton's driver, and that takes the C compiler 0.4 s at its first use; on
-    the same host, with an H200, the hash took 0.45 s.
+    Only Triton's driver knows the device, and its first use runs a C compiler for 0.4 s; meanwhile the hash takes
+    0.45 s (both on a host with an H200).
     """
     tools = [None, *(env.triton_tool(variable) or _own_tool(name) for variable, name in _PTXAS)]
     if not (os.getpid() in _ahead or _known or any(_place(cache_dir, tool).exists() for tool in tools)):
@@ -59,7 +58,7 @@ def begin(cache_dir: Path) -> None:
         threading.Thread(target=_settle, args=(future,), name="autotuned-hash", daemon=True).start()
 
 
-_ahead: dict[int, Any] = {}  # what a thread of a process will know; a fork of it has no such thread
+_ahead: dict[int, Any] = {}  # pending hashes by process id: a forked child has no such thread
 
 
 def _future() -> Any:
@@ -76,7 +75,6 @@ def _settle(future: Any) -> None:
 
 
 def _place(cache_dir: Path, tool: str | None) -> Path:
-    """Where a fingerprint is remembered."""
     name = hashlib.sha256(f"3 {kernel.version()} {kernel.folder()} {tool}".encode("utf-8", "surrogateescape"))
     return cache_dir / "toolchain" / f"{name.hexdigest()[:32]}.json"
 
@@ -88,12 +86,12 @@ def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json
         if all(part is None or typed(part, str, "is") for part in found.values()) and _is_made_of(data, tool):
             return found
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        pass  # there is none, it is damaged, or a file is gone
+        pass  # missing, damaged, or a file is gone
     begun = _ahead.pop(os.getpid(), None)
     before, whole = begun.result() if begun else _hashed()
     known = tool and f"{_ptxas_version(tool[0])} {_sha256(tool[0])[:12]}"
     fresh: dict[str, Json] = {"triton": kernel.version(), "triton_key": whole, "ptxas": known}
-    # Else somebody is installing it: what was read may be a mixture.
+    # If anything changed, an installation is in progress: the hash may be of a mixture.
     if _parts() == before and (tool is None or _stat(tool[0]) == tool):
         try:
             disk.write_text(path, disk.text({"ptxas": list(tool) if tool else None, **before, "is": fresh}))
@@ -103,7 +101,7 @@ def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json
 
 
 def _parts() -> dict[str, Json]:
-    """What is hashed: the files, and the folders, whose times say whether there are others."""
+    """The hashed files, and the folders, whose times reveal added files."""
     root = kernel.folder()
     folders = {folder: os.stat(_below(root, folder)).st_mtime_ns for folder in _folders(root)}
     files = {file: _size_and_time(_below(root, file)) for folder in folders for file in _files(root, folder)}
@@ -111,7 +109,7 @@ def _parts() -> dict[str, Json]:
 
 
 def _is_made_of(data: Json, tool: tuple[str, int, int] | None) -> bool:
-    """Whether what is remembered was computed from what is there now; half a millisecond for 150 files."""
+    """Whether a stored result matches the current files; 0.5 ms for 150 files."""
     root = kernel.folder()
     return (
         data["ptxas"] == (list(tool) if tool else None)
@@ -130,16 +128,16 @@ def _size_and_time(path: str) -> list[int]:
 
 
 def _hashed() -> tuple[dict[str, Json], str]:
-    """What Triton is made of, and a hash of all that."""
+    """The files of Triton, and a hash of all."""
     from concurrent.futures import ThreadPoolExecutor
 
     from triton.runtime.cache import triton_key
 
-    # Triton's own key leaves out its runtime, Gluon, plug-ins and what it links into kernels.
+    # Triton's own key omits its runtime, Gluon, plug-ins and what it links into kernels.
     root, parts = kernel.folder(), _parts()
     files = sorted(_below(root, file) for file in parts["files"])
     files = [path for path in files if not os.path.basename(path).startswith("libtriton")]
-    # Nothing can be compiled before this is known, and Python's lock is free while a file is read or hashed.
+    # Compiling waits for this; reading and hashing release the GIL.
     with ThreadPoolExecutor(4, "autotuned-hash") as threads:
         whole = threads.submit(triton_key)
         hashes = threads.map(_sha256, files)
@@ -154,7 +152,7 @@ def _sha256(path: str) -> str:
 
 
 def _folders(root: str, folder: str = "") -> Iterator[str]:
-    """The folders of Triton that hold what decides code, from `root` on; each ends with a slash but for the first."""
+    """Triton's folders with code, from `root` on; all but the first end with a slash."""
     yield folder
     for entry in os.scandir(_below(root, folder)):
         if "." not in entry.name and entry.name not in _NO_CODE and entry.is_dir():
@@ -162,13 +160,13 @@ def _folders(root: str, folder: str = "") -> Iterator[str]:
 
 
 def _files(root: str, folder: str) -> Iterator[str]:
-    """What Triton is made of in one folder: Python, libraries, and bit code linked into kernels."""
+    """The files of Triton in one folder: Python, libraries, and bit code linked into kernels."""
     for entry in os.scandir(_below(root, folder)):
         if entry.name.endswith((".py", ".so", ".pyd", ".bc")):
             yield f"{folder}{entry.name}"
 
 
-_NO_CODE = {"__pycache__", "profiler", "include", "bin"}  # folders without anything that decides what is compiled
+_NO_CODE = {"__pycache__", "profiler", "include", "bin"}  # folders that do not affect compilation
 
 
 def _stat(path: str) -> tuple[str, int, int]:
@@ -185,7 +183,7 @@ def _ptxas(arch: str) -> str | None:
 
 @lru_cache
 def _ptxas_places(arch: str) -> tuple[str, str | None]:
-    """The variable that names another ptxas for `arch`, and Triton's own."""
+    """The variable that overrides ptxas for `arch`, and Triton's own ptxas."""
     kind, _, number = arch.partition("_")
     if kind != "sm" or not (number.isascii() and number.isdigit()):
         return "", None
@@ -198,9 +196,9 @@ def _own_tool(name: str) -> str:
 
 
 def _second_ptxas(arch: int) -> bool:
-    """Whether Triton takes its second ptxas for `arch`: by its own rule, which differs between versions.
+    """Whether Triton uses its second ptxas for `arch`, by its own rule, which differs between versions.
 
-    Its function runs the tool to see that it is one; here the same code is given the names in the tools' place.
+    Triton's function runs the tools; here its code runs with placeholders instead.
     """
     from triton.backends.nvidia.compiler import get_ptxas
 
@@ -212,7 +210,7 @@ def _second_ptxas(arch: int) -> bool:
 
 
 def _is_tool(path: str) -> bool:
-    """Whether Triton would take this file for ptxas; what does not run it passes over."""
+    """Whether Triton would accept this file as ptxas; it skips files that do not run."""
     from triton import knobs
 
     return knobs.NvidiaTool.from_path(path) is not None
@@ -224,15 +222,15 @@ def _ptxas_version(path: str) -> str:
     return match[1] if match else text.strip()
 
 
-# What defines how a compiled kernel is launched: which parameters it has, in which order and form.
+# These define a compiled kernel's launch parameters, their order and form.
 _INTERFACE = ("backends/nvidia/driver.py", "backends/nvidia/driver.c", "runtime/jit.py")
 
 
 @lru_cache(maxsize=1)
 def launch_interface() -> str:
-    """A hash of the files of Triton that define how its compiled kernels are launched, in hex; "" without them.
+    """A hash of the Triton files that define how compiled kernels are launched, in hex; "" if missing.
 
-    A fork that has another launcher has another one, whatever version it says it is.
+    Forks with another launcher thus differ, whatever their version.
     """
     digest = hashlib.sha256()
     try:

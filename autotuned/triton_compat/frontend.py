@@ -1,9 +1,9 @@
-"""Triton's front end run once for all configs of a search that differ only in what it does not look at.
+"""Run Triton's front end once for all configs of a search that differ only in options it does not read.
 
-From a kernel's syntax tree Triton builds its first form of a config, in Python: 15 to 40 ms in which no other thread
-runs Python. Warps and stages are of no account there, unless the kernel asks for them. So one config's form, as text,
-serves all with the same constants, and is read back in a millisecond. Whether options were asked for is watched, not
-assumed, and what is compiled from a form that was read back is the same to the byte.
+From a kernel's syntax tree Triton builds IR in Python, which takes 15 to 40 ms under the GIL. Warps and stages do not
+affect it, unless the kernel asks for them. So one config's IR, as text, serves all configs with the same constants
+and is parsed in a millisecond. Reads of options are observed, not assumed, and the compiled result is the same to the
+byte.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat import versions
 
 log = logging.getLogger("autotuned")
-LATER = frozenset({"num_warps", "num_stages", "maxnreg"})  # options that later passes read, and the front end seldom
+LATER = frozenset({"num_warps", "num_stages", "maxnreg"})  # options the front end rarely reads
 _numbers = itertools.count()
 
 
 @contextmanager
 def shared(kernel: Any, folder: Path) -> Iterator[None]:
-    """Let configs of a kernel that are compiled in a `with` block share forms, which are files in `folder` meanwhile.
+    """Let configs of a kernel compiled in a `with` block share IR, stored as files in `folder` meanwhile.
 
-    Nothing is shared where somebody else has changed how the kernel's sources are made, off NVIDIA's back end, and
-    beside a Triton that was never tried.
+    Does nothing if the kernel's sources were customized, for back ends other than NVIDIA's, and for untested Tritons.
     """
     jit = toolchain.innermost(kernel)
     original = _original(jit)
@@ -50,13 +49,13 @@ def shared(kernel: Any, folder: Path) -> Iterator[None]:
 
 
 def _original(jit: Any) -> Any:
-    """Triton's class of sources, if the kernel uses just that; None else."""
+    """Triton's source class if the kernel uses it unmodified, else None."""
     from triton.compiler import ASTSource
 
     if versions.strange_triton():
         return None
     try:
-        jit.device_caches[toolchain.current_device()]  # made now, or the kernel's first launch would set the class anew
+        jit.device_caches[toolchain.current_device()]  # created now, since that resets the class
         is_plain = jit.__dict__.get("ASTSource") is ASTSource and not jit.is_gluon()
     except (AttributeError, TypeError, RuntimeError):
         return None
@@ -65,10 +64,10 @@ def _original(jit: Any) -> Any:
 
 def _source_class(original: Any, forms: Forms) -> Any:
     class SharedSource(original):  # type: ignore[misc]
-        """A kernel with its constants; asked for its first form, it may take that of an earlier config."""
+        """A kernel with its constants, whose IR may come from an earlier config."""
 
         def make_ir(self, target: Any, options: Any, codegen_fns: Any, module_map: Any, context: Any) -> Any:
-            self.__class__ = original  # what was compiled keeps its source, and needs nothing of this search
+            self.__class__ = original  # the compiled kernel keeps its source, but nothing of this search
 
             def build(watched: Any) -> Any:
                 return self.make_ir(target, watched, codegen_fns, module_map, context)
@@ -81,28 +80,28 @@ def _source_class(original: Any, forms: Forms) -> Any:
 
 
 def _key(source: str, options: Any) -> Hashable:
-    """What a form depends on: the kernel with types and constants, and every option but those of later passes."""
+    """What IR depends on: the kernel with types and constants, and all options but those of later passes."""
     return source, repr(sorted((name, repr(value)) for name, value in vars(options).items() if name not in LATER))
 
 
 class _FailedError(Exception):
-    """The config that was to build a form did not."""
+    """The config that should have built the IR failed."""
 
 
 class Forms:
-    """Forms of one search: the first config that needs one builds it, and others wait for it."""
+    """The IR of one search: the first config that needs one builds it, others wait."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._process = folder, os.getpid()
         self._paths: dict[Hashable, Future[Path | None]] = {}
 
     def get(self, key: Hashable, options: Any, build: Callable[[Any], Any], context: Any) -> Any:
-        """A module in `context`: read back from an earlier config's, else built."""
+        """A module in `context`: parsed from an earlier config's IR, else built."""
         if self._process != os.getpid():
-            return build(options)  # a forked child: who builds for others stayed in its parent
+            return build(options)  # a forked child: the builders are in its parent
         mine: Future[Path | None] = Future()
         while (first := self._paths.setdefault(key, mine)) is not mine:
-            with contextlib.suppress(_FailedError):  # its own error; that of the next may be another, or none
+            with contextlib.suppress(_FailedError):  # this config may fail differently, or not at all
                 path = first.result()
                 module = None if path is None else _parsed(path, context)
                 return build(options) if module is None else module
@@ -113,7 +112,7 @@ class Forms:
             module = build(watched := Watched(options))
             path = None if LATER & watched.seen() else self._kept(str(module))
         except BaseException:
-            del self._paths[key]  # first, so that whoever waits builds the next
+            del self._paths[key]  # first, so that a waiting config builds the next
             mine.set_exception(_FailedError())
             raise
         mine.set_result(path)
@@ -129,7 +128,7 @@ class Forms:
         return path
 
     def close(self) -> None:
-        """Remove the files; a thread that still compiles builds its own."""
+        """Remove the files; a thread that still compiles builds its own IR."""
         for future in self._paths.values():
             if future.done() and not future.exception() and (path := future.result()) is not None:
                 disk.remove(path)
@@ -140,15 +139,15 @@ def _parsed(path: Path, context: Any) -> Any:
 
     try:
         module = ir.parse_mlir_module(str(path), context)
-    except RuntimeError as error:  # the file is gone, or holds what Triton prints and does not read
+    except RuntimeError as error:  # the file is gone, or Triton cannot parse its own output
         log.debug("front end: %s", error)
         return None
-    module.context = context  # a module does not keep it alive by itself
+    module.context = context  # keeps it alive
     return module
 
 
 class Watched:
-    """A compiler's options, with the names that were read."""
+    """Compiler options that record which names were read."""
 
     __slots__ = ("_names", "_options")
 
@@ -160,6 +159,6 @@ class Watched:
         return getattr(self._options, name)
 
     def seen(self) -> frozenset[str]:
-        """What was read; everything, if all options were asked for at once."""
+        """The names read; all if the options were read at once."""
         everything: Mapping[str, Any] = vars(self._options)
         return frozenset(everything) if self._names & {"__dict__", "__dataclass_fields__"} else frozenset(self._names)

@@ -1,4 +1,4 @@
-"""Triton as decorating and keys see it: kernels, parameters, options, environment (one row a version in docs)."""
+"""Triton as used for decorating and keys: kernels, parameters, options, environment (versions: docs/design.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("autotuned")
 
 
 class Parameter(Frozen):
-    """A parameter of a kernel; `default` is `inspect.Parameter.empty` where there is none."""
+    """A kernel's parameter; `default` is `inspect.Parameter.empty` if there is none."""
 
     name: str
     default: Any
@@ -31,14 +31,14 @@ class Parameter(Frozen):
 def is_kernel(value: object) -> bool:
     """Whether a value is launched as `value[grid](...)`: a Triton function, heuristics, or a tuner."""
     if "triton" not in sys.modules:
-        return False  # nothing of Triton's exists before its import; a plain callable must not pay for it
+        return False  # without Triton there are no kernels; plain callables should not import it
     from triton.runtime.jit import KernelInterface
 
     return isinstance(value, KernelInterface)
 
 
 def layers(kernel: Any) -> Iterator[Any]:
-    """The kernel and what it wraps, outermost first, ending with the Triton function."""
+    """The kernel and what it wraps, outermost first, down to the Triton function."""
     while is_kernel(kernel):
         yield kernel
         kernel = getattr(kernel, "fn", None)
@@ -50,36 +50,36 @@ def innermost(kernel: Any) -> Any:
 
 
 def filled(kernel: Any) -> frozenset[str]:
-    """Names of parameters that heuristics in the kernel's layers fill in."""
+    """Names of parameters computed by heuristics in the kernel's layers."""
     return frozenset(name for layer in layers(kernel) for name in getattr(layer, "values", None) or ())
 
 
 def is_tuner(layer: object) -> bool:
-    """Whether a layer is a tuner: Triton's own, or a subclass such as ours."""
+    """Whether a layer is Triton's tuner or a subclass, such as ours."""
     from triton.runtime.autotuner import Autotuner
 
     return isinstance(layer, Autotuner)
 
 
 def is_interpreted(kernel: Any) -> bool:
-    """Whether Triton interprets this kernel on the CPU; it decides at decoration."""
+    """Whether Triton interprets this kernel on the CPU, which is fixed at decoration."""
     from triton.runtime.interpreter import InterpretedFunction
 
     return isinstance(innermost(kernel), InterpretedFunction)
 
 
 def is_plain_jit(kernel: Any) -> bool:
-    """Whether the kernel is exactly Triton's compiled function, with nothing around it."""
+    """Whether the kernel is Triton's compiled function, unwrapped."""
     from triton.runtime.jit import JITFunction
 
     return type(kernel) is JITFunction
 
 
 def parameters(function: Callable[..., Any]) -> list[Parameter]:
-    """The parameters of a kernel's function, or of a plain callable, in order.
+    """The parameters of a kernel's function or a plain callable, in order.
 
     Raises:
-        DecorationError: It takes `*args` or `**kwargs`, which have no names to tune or protect by.
+        DecorationError: It takes `*args` or `**kwargs`, which have no names to tune or protect.
     """
     found = []
     for parameter in inspect.signature(function).parameters.values():
@@ -107,7 +107,7 @@ def _is_constexpr(annotation: object) -> bool:
 
 @lru_cache(maxsize=1)
 def option_names() -> frozenset[str]:
-    """Names that are no parameters but compile options of a back end, such as `waves_per_eu`."""
+    """Names of back-end compile options, such as `waves_per_eu`."""
     from triton.backends import backends
 
     names = {"num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override"}
@@ -118,7 +118,7 @@ def option_names() -> frozenset[str]:
 
 
 def environment() -> dict[str, str]:
-    """The environment variables that change what Triton compiles, asked of Triton whenever any variable has changed."""
+    """Environment variables that change what Triton compiles; queried again when any variable changed."""
     global _environment
     stamp, (seen, variables) = env.stamp()(), _environment
     if stamp is None or stamp != seen:
@@ -129,14 +129,12 @@ def environment() -> dict[str, str]:
     return variables
 
 
-_environment: tuple[int | None, dict[str, str]] = (None, {})  # the latest, with the stamp of all variables
-
-
-_retired: list[Any] = []  # binaries of former environments: a module that a CUDA graph holds must stay loaded
+_environment: tuple[int | None, dict[str, str]] = (None, {})  # with the stamp of all variables
+_retired: list[Any] = []  # binaries of earlier environments, kept loaded for CUDA graphs
 
 
 def forget_binaries(kernel: Any) -> None:
-    """Make Triton compile a kernel anew: it looks at the environment at a compilation, and not at its next look-up."""
+    """Make Triton compile a kernel again: it checks the environment only when compiling, not at each look-up."""
     caches = getattr(innermost(kernel), "device_caches", None)
     if caches:
         _retired.extend(caches.values())
@@ -144,10 +142,10 @@ def forget_binaries(kernel: Any) -> None:
 
 
 def loaded(compiled: Any) -> Any:
-    """A compiled kernel, its binary on the device; one that could not be loaded is loaded at the next try.
+    """A compiled kernel with its binary loaded; after a failure the next call tries again.
 
-    Triton makes a kernel's launcher before it loads the binary, and takes a kernel with a launcher for loaded: after a
-    device that was full it would launch nothing, with a `TypeError`, for as long as the process lives.
+    Triton creates the launcher before it loads the binary, and takes a kernel with a launcher for loaded: after a
+    failed load, as on a full device, each later launch would raise a `TypeError`.
     """
     try:
         getattr(compiled, "run", None)  # reading it loads the binary
@@ -158,7 +156,7 @@ def loaded(compiled: Any) -> Any:
 
 
 def forget_failed_loads(kernel: Any) -> None:
-    """Let Triton load anew what a launch of a kernel could not load."""
+    """Let Triton retry loads that failed in a kernel's launches."""
     caches = getattr(innermost(kernel), "device_caches", None) or {}
     for binaries, *_ in caches.values():
         for compiled in list(binaries.values()):
@@ -178,28 +176,28 @@ def version() -> str:
 
 
 def folder() -> str:
-    """The folder that Triton is installed in."""
+    """Triton's installation folder."""
     import triton
 
     return os.path.dirname(os.path.abspath(str(triton.__file__)))
 
 
 def capturing() -> bool:
-    """Whether the current stream is being captured into a CUDA graph."""
-    torch = sys.modules.get("torch")  # who has not imported it captures nothing, and must not wait a second for it
+    """Whether the current stream is captured into a CUDA graph."""
+    torch = sys.modules.get("torch")  # importing it would take a second
     if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
-        return False  # asking about a stream would initialise CUDA
+        return False  # querying a stream would initialise CUDA
     return bool(torch.cuda.is_current_stream_capturing())
 
 
 def current_device() -> int:
-    """Index of the device that Triton launches on now."""
+    """Index of the device that Triton launches on."""
     return int(_device_functions()[0]())
 
 
 @contextmanager
 def on_device(index: int) -> Iterator[None]:
-    """Another current device within the block."""
+    """Make another device current in a `with` block."""
     before, use = current_device(), _device_setter()
     use(index)
     try:
@@ -217,7 +215,7 @@ def _device_setter() -> Callable[[int], None]:
 
 
 def _asks_torch() -> bool:
-    """Whether nobody has made Triton's driver yet, and torch knows its devices."""
+    """Whether to use torch, as Triton's driver does not exist yet."""
     from triton.runtime.driver import driver
 
     torch = sys.modules.get("torch")
@@ -226,16 +224,16 @@ def _asks_torch() -> bool:
 
 
 def stream_getter() -> Callable[[int], int]:
-    """The function that gives the current stream of a device."""
+    """The function returning a device's current stream."""
     getter: Callable[[int], int] = _device_functions()[1]
     return getter
 
 
 def _device_functions() -> tuple[Callable[[], int], Callable[[int], int]]:
-    """What tells the current device and its stream: functions of Triton's driver, which for CUDA are torch's.
+    """The functions returning the current device, and its stream: Triton's driver's, which for CUDA are torch's.
 
-    As long as nobody has made that driver, torch is asked itself: making it runs a C compiler, and what is loaded from
-    a binary needs none.
+    While the driver does not exist torch is used directly: creating the driver runs a C compiler, which shipped
+    binaries do not need.
     """
     from triton.runtime.driver import driver
 
@@ -246,29 +244,29 @@ def _device_functions() -> tuple[Callable[[], int], Callable[[int], int]]:
 
 
 def current_device_getter() -> Callable[[], int]:
-    """The function that tells the current device's index, for the hot path."""
+    """The function returning the current device's index, for the hot path."""
     getter = _device_functions()[0]
     torch = sys.modules.get("torch")
     if torch is not None and getter is torch.cuda.current_device and _is_of_torch(getter):
-        # Triton 3.6 asks torch, which asks each time whether CUDA is up; whoever has launched knows that.
+        # Triton 3.6 uses torch's function, which checks each time whether CUDA is initialised.
         getter = getattr(torch._C, "_cuda_getDevice", getter)
     return getter
 
 
 def _is_of_torch(function: Callable[..., Any]) -> bool:
-    """Whether a function is torch's own, and nobody's replacement."""
+    """Whether a function is torch's own, not a replacement."""
     return inspect.isfunction(function) and function.__module__ == "torch.cuda"
 
 
 def is_patched() -> bool:
-    """Whether somebody replaced the `run` methods of Triton's classes (vLLM, tritonbench, SGLang do)."""
+    """Whether the `run` methods of Triton's classes were replaced (as by vLLM, tritonbench, SGLang)."""
     from triton.runtime.jit import JITFunction
 
     return own_run() is not originals["tuner"] or JITFunction.run is not originals["jit"]
 
 
 def own_run() -> Any:
-    """`Autotuner.run` as it is now, without what `install()` put in front of it."""
+    """The current `Autotuner.run`, ignoring what `install()` put in front."""
     from triton.runtime.autotuner import Autotuner
 
     run = Autotuner.run
@@ -276,13 +274,13 @@ def own_run() -> Any:
 
 
 def is_tritons(function: Any) -> bool:
-    """Whether a function is Triton's own, and not one that somebody put in its place."""
+    """Whether a function is Triton's own, not a replacement."""
     code = getattr(function, "__code__", None)
     return code is not None and code.co_filename.startswith(folder())
 
 
 def of_constexpr_function(function: Any) -> Any:
-    """The plain function in one of Triton's `constexpr_function`s, which is what it computes of integers; else None."""
+    """The plain function inside Triton's `constexpr_function`, which it applies to integers; else None."""
     from triton.runtime import jit
 
     kind = getattr(jit, "ConstexprFunction", None)
@@ -292,7 +290,7 @@ def of_constexpr_function(function: Any) -> Any:
 
 
 class Measuring(NamedTuple):
-    """How one of Triton's tuners measures; a hook of the user's takes the place of zeroing and putting back."""
+    """How a Triton tuner measures; a user's hook replaces zeroing and restoring."""
 
     do_bench: Any
     zero: list[str]
@@ -302,7 +300,7 @@ class Measuring(NamedTuple):
 
 
 def measuring_of(tuner: Any) -> Measuring:
-    """How one of Triton's tuners measures."""
+    """How a Triton tuner measures."""
     before = tuner.pre_hook if getattr(tuner, "user_defined_pre_hook", False) else None
     after = tuner.post_hook if getattr(tuner, "user_defined_post_hook", False) else None
     zero, restore = (list(getattr(tuner, name, None) or ()) for name in ("reset_to_zero", "restore_value"))
@@ -311,14 +309,14 @@ def measuring_of(tuner: Any) -> Measuring:
 
 
 def caches_results(asked: bool) -> bool:
-    """Whether Triton's own file cache of choices is on for a tuner: asked for, or by `TRITON_CACHE_AUTOTUNING`."""
+    """Whether Triton's file cache of choices is on for a tuner, by option or `TRITON_CACHE_AUTOTUNING`."""
     from triton import knobs
 
     return bool(asked or knobs.autotuning.cache) and not knobs.runtime.interpret
 
 
 def autotuning_listener() -> Any:
-    """Who wants to be told of each choice (`knobs.autotuning.listener`); None up to Triton 3.7, which has no such."""
+    """The listener for choices (`knobs.autotuning.listener`); None before Triton 3.8, which introduced it."""
     from triton import knobs
 
     return getattr(knobs.autotuning, "listener", None)
@@ -332,7 +330,7 @@ def prints_autotuning() -> bool:
 
 
 def has_driver() -> bool:
-    """Whether Triton finds a device, or a stand-in for one, to measure on."""
+    """Whether Triton finds a device, or a stand-in, to measure on."""
     from triton.runtime.driver import driver
 
     try:
@@ -345,7 +343,7 @@ originals: dict[str, object] = {}  # Triton's own methods, by "tuner" and "jit"
 
 
 def remember_originals() -> None:
-    """Note Triton's own methods, once, so that later patches can be told apart."""
+    """Record Triton's own methods, once, to detect later patches."""
     from triton.runtime.jit import JITFunction
 
     originals.setdefault("tuner", own_run())

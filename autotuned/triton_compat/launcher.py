@@ -1,4 +1,4 @@
-"""Triton's own launcher of a compiled kernel, and the function in C that it passes a launch on to."""
+"""Triton's launcher of a compiled kernel, and the C function under it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from autotuned.triton_compat import compiled, kernel
 
-# What Triton's launcher of a compiled kernel has; one that has more may do more than is known here.
+# Known fields of Triton's launcher; one with others may do more.
 _LAUNCHER_HAS = frozenset((
     "arg_annotations", "global_scratch_align", "global_scratch_size", "gsan_enabled", "kernel_signature", "launch",
     "launch_cooperative_grid", "launch_pdl", "num_ctas", "profile_scratch_align", "profile_scratch_size",
@@ -16,13 +16,13 @@ _LAUNCHER_HAS = frozenset((
 
 
 def beneath(run: Any, function: int, packed: Any, places: Sequence[str]) -> tuple[Callable[..., Any], list[Any], bool]:
-    """What a launch without hooks calls, what that is given before the values, and whether these follow one by one.
+    """The function that a launch without hooks calls, its leading arguments, and whether values follow one by one.
 
-    Triton's launcher of a compiled kernel is 0.8 us of Python in front of a function in C (3.6 to 3.9, Python 3.11).
-    Where it does no more than pass things on, how it calls that function is looked at once, and done without it.
+    Triton's launcher is 0.8 us of Python around a C function (3.6 to 3.9, Python 3.11). If it only passes its arguments
+    on, it is called once with a probe to learn how it calls the C function, which is then called directly.
 
     Args:
-        places: Names of what changes from launch to launch besides the values, in the launcher's order.
+        places: Names of the leading arguments that change per launch, in the launcher's order.
     """
     itself = run, [*places, (function,), (packed,), (None,), (None,), (None,)], True
     kind = type(run)
@@ -39,7 +39,7 @@ def beneath(run: Any, function: int, packed: Any, places: Sequence[str]) -> tupl
     try:
         probe(*marks.values(), function, packed, None, None, None, *values)
         (given,) = seen
-    except Exception:  # a Triton that does more with them than pass them on
+    except Exception:  # it does more than pass them on
         return itself
     one_by_one = given[-2:] == values
     if not one_by_one and given[-1:] != (values,):

@@ -1,4 +1,4 @@
-"""What a compiled kernel was compiled for as JSON, and back: so that another process compiles it without a call."""
+"""What a kernel was compiled for, as JSON: lets another process compile it without a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN = (bool, int, str, type(None))
 
 
 def written(compiled: Any) -> dict[str, Json] | None:
-    """The specialization of a compiled kernel; None where JSON cannot hold it: tuples, descriptors, functions."""
+    """The specialization of a compiled kernel; None if JSON cannot hold it (tuples, descriptors, functions)."""
     source, said = compiled.src, compiled.metadata._asdict()
     options = _changed_options(said)
     constants = [[list(path), _constant(value)] for path, value in source.constants.items()]
@@ -37,7 +37,7 @@ def _constant(value: Any) -> Json:
 
 
 def _changed_options(said: Mapping[str, Any]) -> dict[str, Json] | None:
-    """Options that are not what Triton takes by itself; None where one is no plain value."""
+    """Options that differ from Triton's defaults; None if one is not a plain value."""
     usual = vars(_backend(said["target"]).parse_options({}))
     changed = {name: said[name] for name, value in usual.items() if name in said and not _same(said[name], value)}
     changed.pop("extern_libs", None)  # paths of this installation
@@ -56,10 +56,10 @@ def _backend(target: Any) -> Any:
 
 
 def compilation(jit: Any, data: Mapping[str, Json], digest: str) -> Compilation | None:
-    """What compiles it again; None if that would be another binary than the one of this hash.
+    """The compilation that reproduces it; None if its binary would have another hash.
 
     Raises:
-        RecordError: The data are not what `written` gives.
+        RecordError: The data are not from `written`.
     """
     import triton
     from triton.compiler import ASTSource

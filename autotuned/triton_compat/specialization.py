@@ -1,4 +1,4 @@
-"""What Triton would compile a call for, asked of Triton's own rules without its driver; and what it is compiled to."""
+"""What Triton would compile a call for, by Triton's own rules but without its driver, and compiling it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from autotuned.triton_compat.compiled import is_hooked
 from autotuned.typed_json import Json
 
 WARP_SIZE = 32
-_PLACES = ("extern_libs",)  # options that hold paths of this installation
+_PLACES = ("extern_libs",)  # options with local paths
 _TOOLS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBDEVICE_PATH")
 
 
 class Specialization(Frozen):
-    """One binary of a kernel, as Triton's compiler is asked for it.
+    """One binary of a kernel, as requested from Triton's compiler.
 
     Attributes:
-        signature: Triton's type of each parameter, by name and in order; "constexpr" for what is compiled in.
-        constants: Values that are compiled in, by the path of their parameter.
-        attrs: What is assumed of a parameter, by path: lists of a name and a value, such as divisibility by 16.
-        options: Triton's options of the back end.
-        arch: Compute capability as Triton's target has it: 90.
+        signature: Triton's type of each parameter, by name, in order; "constexpr" if compiled in.
+        constants: Compiled-in values by parameter path.
+        attrs: Assumptions about parameters by path, as lists of name and value, such as divisibility by 16.
+        options: Triton's back-end options.
+        arch: Compute capability as in Triton's target: 90.
     """
 
     signature: Mapping[str, Any]
@@ -40,14 +40,14 @@ class Specialization(Frozen):
     arch: int
 
 
-# Numbers that a launch passes as they are; half-precision ones are rounded by Triton's own launcher alone.
+# Numbers passed unchanged by a launch; only Triton's launcher rounds half-precision ones.
 NUMBERS = frozenset(("i1", "u1", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "fp32", "f32", "fp64"))
 
 
 def is_fixed(value: Any) -> bool:
-    """Whether no hook can change what a launch with this argument is compiled for: a tensor, a number, a text, a type.
+    """Whether no hook can change what a launch with this argument is compiled for.
 
-    Of a descriptor a hook may set fields, and its block is compiled in.
+    False for descriptors: hooks may set fields, and the block shape is compiled in.
     """
     if isinstance(value, tuple):
         return all(map(is_fixed, value))
@@ -56,10 +56,10 @@ def is_fixed(value: Any) -> bool:
 
 
 class Specializer:
-    """Finds out what calls of one Triton function are compiled for on one architecture.
+    """Finds what calls of a Triton function are compiled for on one architecture.
 
-    Triton's rules for options are used as they are; they need neither driver nor compiler. Its binder is too, but for
-    calls with tensors, numbers and None alone: to bind its first argument Triton imports all of Gluon, 50 modules.
+    Triton's rules for options are used directly; they need neither driver nor compiler. Its binder is used only for
+    calls with arguments other than tensors, numbers and None: its first use imports all of Gluon, 50 modules.
     """
 
     def __init__(self, jit: Any, arch: int) -> None:
@@ -77,7 +77,7 @@ class Specializer:
         return bind
 
     def _bound(self, given: dict[str, Any]) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
-        """What Triton's binder gives: arguments, type and specialization of each, and options."""
+        """Like Triton's binder: arguments, type and specialization of each, and options."""
         arguments: dict[str, Any] = {}
         found: list[Any] = []
         for param in self._params:
@@ -92,7 +92,7 @@ class Specializer:
         """What a call is compiled for.
 
         Raises:
-            Exception: What Triton raises for arguments that do not fit.
+            Exception: Triton's error for arguments that do not fit.
         """
         from triton import knobs
 
@@ -104,11 +104,11 @@ class Specializer:
 
 
 class _Param(Frozen):
-    """A parameter, as Triton specializes its arguments.
+    """A parameter, with Triton's rules for specializing arguments.
 
     Attributes:
-        fixed: The type that its annotation says; "" for that of the argument.
-        values, alignment: Whether those of an argument are told apart.
+        fixed: The annotated type; "" to use the argument's.
+        values, alignment: Whether arguments are specialized by these.
     """
 
     name: str
@@ -121,7 +121,7 @@ class _Param(Frozen):
 
     @classmethod
     def of(cls, param: Any) -> _Param:
-        """From Triton's."""
+        """Convert from Triton's class."""
         fixed = param.annotation_type
         plain = fixed == "u1" or fixed[:2] in ("fp", "bf")
         pointer = "*k" if param.is_const else "*"
@@ -130,7 +130,7 @@ class _Param(Frozen):
         return cls(param.name, param.default, param.is_constexpr, pointer, fixed, values, aligned)
 
     def specialized(self, value: Any) -> tuple[Any, Any] | None:
-        """Type and specialization of an argument; None where only Triton knows."""
+        """Type and specialization of an argument; None if only Triton knows."""
         if self.constexpr:
             return None if value is inspect.Parameter.empty else ("constexpr", value)
         found = self._of_argument(value)
@@ -171,16 +171,16 @@ def _dtype(dtype: Any) -> str:
 
 
 def arch_of(name: str) -> int | None:
-    """90 for "sm_90"; None for what is no GPU of NVIDIA's."""
+    """90 for "sm_90"; None unless it is an NVIDIA GPU."""
     kind, _, number = name.partition("_")
     return int(number) if kind == "sm" and number.isascii() and number.isdigit() else None
 
 
 def options_json(options: Any) -> dict[str, Any]:
-    """The options that decide code, without the paths of this installation.
+    """The options that affect code, without local paths.
 
     Raises:
-        TypeError: They name a library that is not Triton's own, known by its path alone.
+        TypeError: They name an external library other than Triton's own.
     """
     libraries = dict(getattr(options, "extern_libs", None) or ())
     if libraries and libraries != _own_libraries(options):
@@ -193,10 +193,10 @@ def _own_libraries(options: Any) -> dict[str, str]:
 
 
 def generic(jit: Any, special: Specialization) -> list[Specialization]:
-    """The same without any assumption on addresses and integers, and the same again with what is 1 as a parameter.
+    """Variants without assumptions on addresses and integers: as called, and with integers of value 1 as parameters.
 
-    An integer that Triton compiled in because it is 1 promotes types otherwise than a parameter of 32 bits. So
-    each of the two is for its own calls. A pointer that is None stays so: the kernel's code asks for it.
+    A compiled-in 1 promotes types differently from a 32-bit parameter, so each variant serves its own calls. Pointers
+    that are None stay so, since the code checks for that.
     """
     own = [place for place, parameter in enumerate(jit.params) if parameter.is_constexpr]
     folded = {path for path, value in special.constants.items() if type(value) is int and path[0] not in own}
@@ -210,7 +210,7 @@ def generic(jit: Any, special: Specialization) -> list[Specialization]:
 
 
 def _unfolded(type_: Any, path: tuple[int, ...], folded: Collection[tuple[int, ...]]) -> Any:
-    """A type in which integers that were compiled in are parameters; of a tuple, of its own class."""
+    """A type with compiled-in integers turned into parameters, preserving tuple classes."""
     if not isinstance(type_, tuple):
         return "i32" if path in folded else type_
     items = [_unfolded(inner, (*path, place), folded) for place, inner in enumerate(type_)]
@@ -225,10 +225,10 @@ def target(arch: int) -> Any:
 
 
 def compile_(jit: Any, special: Specialization) -> Any:
-    """Triton's compiled kernel for a specialization: from Triton's cache, or compiled now; nothing is loaded.
+    """Triton's compiled kernel for a specialization, cached or compiled now, but not loaded.
 
     Raises:
-        Exception: What Triton's compiler raises.
+        Exception: Errors of Triton's compiler.
     """
     import triton
     from triton.compiler import ASTSource
@@ -238,7 +238,7 @@ def compile_(jit: Any, special: Specialization) -> Any:
 
 
 def launch_metadata_of(compiled: Any, special: Specialization) -> dict[str, Json]:
-    """What of a compiled kernel's metadata its options do not say: its name, what it needs at a launch."""
+    """The part of a compiled kernel's metadata that does not follow from its options: name and launch requirements."""
     said = {**options_json(special.options), **dict.fromkeys((*_PLACES, *_OF_THE_BUILD))}
     found = compiled.metadata._asdict()
     return {
@@ -256,12 +256,12 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def changes_code(jit: Any = None) -> str:
-    """What makes Triton compile other code than the call's own specialization and environment say; "" if nothing does.
+    """What makes Triton compile other code than specialization and environment say; "" if nothing.
 
-    Knobs that the user has set, hooks, overrides of kernels, IR or tools: then Triton decides, as without binaries.
+    With knobs set by the user, hooks, or overrides of kernels, IR or tools, Triton decides, as without binaries.
 
     Args:
-        jit: The kernel whose launch must be Triton's own too; None where only what is compiled is in question.
+        jit: The kernel whose launch must also be Triton's own; None if only compilation matters.
     """
     from triton import knobs
 
@@ -287,7 +287,7 @@ def changes_code(jit: Any = None) -> str:
 
 
 def _edited(knobs: Any) -> list[str]:
-    """The knobs of a group that have another value than the environment gives them."""
+    """The knobs of a group that differ from the environment's values."""
     return [
         name for name, value in sorted(vars(knobs).items())
         if name != "listener" and value != _given(inspect.getattr_static(type(knobs), name, None))
@@ -299,7 +299,7 @@ def _given(knob: Any) -> Any:
 
 
 def fill_cache(jit: Any, special: Specialization, metadata: Mapping[str, Json], binary: bytes) -> None:
-    """Put a binary where Triton's own look-up finds it: into Triton's file cache, under Triton's hash.
+    """Put a binary into Triton's file cache, under Triton's hash.
 
     Raises:
         OSError: It cannot be written.
@@ -317,13 +317,12 @@ def fill_cache(jit: Any, special: Specialization, metadata: Mapping[str, Json], 
 
 
 def _whole(special: Specialization, metadata: Mapping[str, Json], digest: str) -> dict[str, Any]:
-    """A compiled kernel's metadata, as Triton writes it."""
     said = {**vars(special.options), **kernel.environment(), **metadata, "hash": digest}
     return {**said, "target": vars(target(special.arch)), "triton_version": kernel.version()}
 
 
 def _put(cache: Any, stem: str, metadata: Mapping[str, Any], stages: Mapping[str, bytes]) -> dict[str, str]:
-    """Put metadata and what was compiled into one of Triton's caches; their paths by their names."""
+    """Put metadata and stages into a Triton cache; returns their paths by name."""
     return {
         **{f"{stem}.{name}": cache.put(content, f"{stem}.{name}") for name, content in stages.items()},
         f"{stem}.json": cache.put(json.dumps(metadata, default=vars), f"{stem}.json", binary=False),
@@ -334,7 +333,7 @@ def _put(cache: Any, stem: str, metadata: Mapping[str, Any], stages: Mapping[str
 
 
 def asked_of_compiler(source: Any, asked_target: Any, options: Mapping[str, Any] | None) -> Specialization | None:
-    """What Triton's compiler is asked for; None for what is no Python kernel for an NVIDIA GPU, or has overrides."""
+    """The specialization requested from Triton's compiler; None for overrides, or unless a Python kernel for NVIDIA."""
     from triton.compiler.compiler import make_backend
 
     needed = ("fn", "signature", "constants", "attrs", "name")
@@ -349,7 +348,7 @@ def asked_of_compiler(source: Any, asked_target: Any, options: Mapping[str, Any]
 def compiled_from(
     source: Any, special: Specialization, metadata: Mapping[str, Json], stages: Mapping[str, bytes], digest: str
 ) -> Any:
-    """Triton's compiled kernel of machine code that was kept, as if it came from Triton's cache.
+    """Triton's compiled kernel from stored machine code, as if from Triton's cache.
 
     Raises:
         OSError: Triton's cache folder cannot be written.
@@ -362,13 +361,13 @@ def compiled_from(
 
 
 def stand_in_for_compile(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
-    """Put a function in the place of Triton's `compile` for kernels that are first launched from now on.
+    """Replace Triton's `compile` for kernels first launched from now on.
 
     Args:
-        make: Makes it, given the one that it stands in for.
+        make: Returns the replacement, given the original.
 
     Returns:
-        What takes it back, where it is still there.
+        A function that restores the original, if the replacement is still in place.
     """
     from triton import compiler
 

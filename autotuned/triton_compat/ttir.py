@@ -1,4 +1,4 @@
-"""Which arguments a Triton kernel reads and writes, found in the text of its TTIR; None where that is not certain."""
+"""Which arguments a Triton kernel reads and writes, from the text of its TTIR; None if uncertain."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Access:
-    """Positions, among the arguments that are pointers or descriptors, of those read and of those written."""
+    """Which pointer or descriptor arguments, by position among these, are read and written."""
 
     read: frozenset[int]
     written: frozenset[int]
     count: int
 
 
-# What an operation may do, by name. A name that stands nowhere here makes the answer None: a new operation must cost
-# memory (everything is watched), never somebody's data.
+# Effects of operations by name. Unknown ones give None: that costs memory (everything is watched), but never data.
 _WRITE = {
     "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_reduce",
     "tt.descriptor_scatter",
@@ -35,7 +34,7 @@ _PURE = {
     "tt.gather", "tt.reduce", "tt.scan", "tt.map_elementwise", "tt.reduce.return", "tt.scan.return",
     "tt.map_elementwise.return",
 }  # fmt: skip
-_FOREIGN = {"tt.elementwise_inline_asm", "tt.extern_elementwise"}  # other people's code: fine on numbers if pure
+_FOREIGN = {"tt.elementwise_inline_asm", "tt.extern_elementwise"}  # foreign code: accepted on numbers if pure
 _SILENT = {"tt.return", "tt.print", "tt.assert", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "llvm.intr.assume",
            "ub.poison"}  # fmt: skip
 
@@ -49,29 +48,29 @@ _LOCATION = re.compile(r"\s+loc\(.*$")
 
 
 class _UnknownError(Exception):
-    """Something that this reader does not understand."""
+    """Code that is not understood."""
 
 
 @dataclass
 class _Region:
-    """An operation with a body: its results, and the values that go round in it."""
+    """An operation with a body: its results, and its loop-carried values."""
 
     op: str
     results: list[str]
     carried: list[str] = field(default_factory=list)
-    node: str = ""  # one node that stands for all its values, where positions are not told apart
+    node: str = ""  # a single node for all values, if positions are not distinguished
 
 
 def access(text: str) -> Access | None:
-    """Read the TTIR of one kernel.
+    """Analyse the TTIR of one kernel.
 
-    The data flow has no order and no conditions: a pointer may come from every argument that any path brings to it.
-    Loads give numbers, never pointers (a pointer to pointers makes the answer None). So what is written may be too
-    much, and is never too little, as long as the kernel keeps to memory of its arguments.
+    The data flow ignores order and conditions: a pointer may come from every argument that any path brings to it. Loads
+    produce numbers, never pointers (pointers to pointers give None). So the result may include too many arguments, but
+    never too few, as long as the kernel stays within its arguments' memory.
 
     Returns:
-        None for code that is not understood: calls of functions that are not inlined, inline assembly with effects
-        or with addresses, integers made into pointers, operations that are not known.
+        None for code that is not understood: calls that are not inlined, inline assembly with effects or addresses,
+        integers cast to pointers, unknown operations.
     """
     if "!tt.ptr<!tt.ptr" in text:
         return None
@@ -82,7 +81,7 @@ def access(text: str) -> Access | None:
 
 
 class _Reader:
-    """Collects, line by line, from where to where pointers go, and what is done with them."""
+    """Collects, line by line, how pointers flow and where they are used."""
 
     def __init__(self, text: str) -> None:
         self._edges: dict[str, set[str]] = {}
@@ -97,7 +96,7 @@ class _Reader:
 
     @staticmethod
     def _body(text: str) -> Iterator[str]:
-        """The header of the one public function, then its lines."""
+        """The header of the single public function, then its lines."""
         lines = iter(text.splitlines())
         header = next((line for line in lines if line.lstrip().startswith("tt.func public")), None)
         if header is None or text.count("tt.func public") != 1:
@@ -194,7 +193,7 @@ class _Reader:
             self._edges.setdefault(start, set()).update(ends)
 
     def access(self) -> Access:
-        """Follow every argument to all values made from it."""
+        """Follow each argument to all values derived from it."""
         reached = [self._reached(name) for name in self._arguments]
         if any(name in values for name in self._foreign for values in reached):
             raise _UnknownError("addresses in foreign code")
@@ -224,7 +223,7 @@ def _is_memory(kind: str) -> bool:
 
 
 def _results(text: str) -> list[str]:
-    """Names by which later lines use an operation's results: `%p:2` is used as `%p#0` and `%p#1`."""
+    """Names by which later lines use the results: `%p:2` is used as `%p#0` and `%p#1`."""
     names = []
     for part in filter(None, text.split(", ")):
         name, _, count = part.partition(":")

@@ -1,4 +1,4 @@
-"""Which torch and Triton this package runs with: beside another one it says so, and does not fail somewhere else."""
+"""Which versions of torch and Triton are supported, with clear messages for others."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import lru_cache
 
 from autotuned.errors import VersionError
 
-OLDEST = {"torch": (2, 10), "triton": (3, 6)}  # what pyproject.toml asks for; an installer may have been overruled
-TRIED = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")  # versions of Triton that the tests were run with
+OLDEST = {"torch": (2, 10), "triton": (3, 6)}  # as in pyproject.toml, which an installation may have ignored
+TRIED = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")  # versions of Triton the tests were run with
 
 log = logging.getLogger("autotuned")
 
 
 def fault(name: str, version: str) -> str | None:
-    """What is wrong with this version of `"torch"` or `"triton"`; None if nothing is, or if it says nothing."""
+    """What is wrong with this version of "torch" or "triton"; None if nothing, or if unknown."""
     found = _minor(version)
     if len(found) < 2 or found >= OLDEST[name]:
         return None
@@ -27,10 +27,10 @@ def fault(name: str, version: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def check() -> None:
-    """Look at what was imported, once: an older Triton is refused, an older torch is worth a warning.
+    """Check the imported versions, once: an older Triton is refused, an older torch logged.
 
     Raises:
-        VersionError: Triton is older than any that this package was made for.
+        VersionError: Triton is older than supported.
     """
     for name in OLDEST:
         version = _imported(name)
@@ -42,16 +42,16 @@ def check() -> None:
 
 
 def strange_triton() -> str | None:
-    """Why nothing may rely on how the imported Triton works inside; None where its minor version was tried.
+    """Why Triton's internals must not be used; None if its minor version was tested.
 
-    Launches, and all else that would reach into it, then go Triton's own way: a wrong guess launches wrong numbers.
+    Launches and everything else that needs internals then go through Triton: a wrong guess would compute wrong results.
     """
     return strange(_imported("triton")) if "triton" in sys.modules else None
 
 
 @lru_cache(maxsize=1)
 def strange(version: str) -> str | None:
-    """Why this version of Triton is not reached into, said once; None for those of a minor version that was tried."""
+    """Why this version's internals must not be used, logged once; None if its minor version was tested."""
     if _minor(version) in map(_minor, TRIED):
         return None
     why = f"Triton {version or 'without a version'} was never tried, only {TRIED[0]} to {TRIED[-1]}"

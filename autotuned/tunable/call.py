@@ -1,4 +1,4 @@
-"""A call of what is tuned, bound to its names, which a decoration may list; and what the miss path must know of it."""
+"""A call bound to parameter names, and what the miss path must know about the called function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autotuned.typed_json import Json
 if TYPE_CHECKING:
     from typing import Protocol
 else:
-    Protocol = object  # defining a protocol takes as long as importing a module
+    Protocol = object  # defining a protocol is as slow as importing a module
 
 EMPTY = inspect.Parameter.empty
 
@@ -30,10 +30,10 @@ class Call(Frozen):
     """One call of a tuned function.
 
     Attributes:
-        args, kwargs: As the caller gave them; pruners and hooks see this split.
-        arguments: Every parameter that is not tuned, by name and in order, defaults filled in.
+        args, kwargs: As given by the caller; pruners and hooks see this split.
+        arguments: All parameters that are not tuned, by name, in order, with defaults.
         options: Launch options among the keywords, such as `num_warps`.
-        grid: As the caller gave it; None for plain callables.
+        grid: As given by the caller; None for plain callables.
     """
 
     args: tuple[Any, ...]
@@ -43,22 +43,22 @@ class Call(Frozen):
     grid: Any = None
 
     def full(self, config: Any) -> dict[str, Any]:
-        """All arguments by name, the config's values included, as Triton's hooks get them."""
+        """All arguments by name with the config's values, as passed to Triton's hooks."""
         return {**self.arguments, **self.options, **config.all_kwargs()}
 
     @property
     def has_descriptors(self) -> bool:
-        """Whether an argument, or an item of one, is a tensor descriptor."""
+        """Whether an argument is or contains a tensor descriptor."""
         return any(map(_holds_descriptor, self.arguments.values()))
 
     def without_memory(self) -> Call:
-        """The same call by name, with a grid of one block; of tensors nothing is kept but what decides code."""
+        """The same call with a grid of one block, keeping only what decides code of each tensor."""
         arguments = {name: outlined(value) for name, value in self.arguments.items()}
         return Call((), arguments, arguments, grid=(1,))
 
 
 class Outline:
-    """What is left of a tensor without its memory: what a kernel is compiled for, and a key is made of."""
+    """A tensor without its memory: what a kernel is compiled for and a key is made of."""
 
     __slots__ = ("_address", "_gpu", "_strides", "device", "dtype", "shape")
 
@@ -69,25 +69,25 @@ class Outline:
         self._address = tensor.data_ptr() & 15 if hasattr(tensor, "data_ptr") else 0
 
     def stride(self, dim: int | None = None) -> Any:
-        """All strides in elements, or that of a dimension."""
+        """All strides in elements, or that of one dimension."""
         return self._strides if dim is None else self._strides[dim]
 
     def get_device(self) -> int:
-        """Index of the GPU; -1 for memory of the host."""
+        """Index of the GPU; -1 for host memory."""
         return int(self._gpu)
 
     def data_ptr(self) -> int:
-        """An address that is aligned as the tensor's own, and no more."""
+        """An address with the tensor's alignment."""
         return int(self._address)
 
 
 def outlined(value: Any) -> Any:
-    """An argument without the memory of its tensors, those in tuples and of tensor descriptors included."""
+    """An argument without its tensors' memory, also inside tuples and descriptors."""
     if isinstance(value, tuple):
         items = [outlined(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if is_descriptor(value):
-        made = object.__new__(type(value))  # not by `copy`, which writes into the class: C would look at it anew
+        made = object.__new__(type(value))  # `copy` would modify the class, which C watches
         vars(made).update(vars(value), base=outlined(value.base))
         return made
     return Outline(value) if type(value) not in _PLAIN and is_tensor(value) else value
@@ -101,63 +101,63 @@ def _holds_descriptor(value: Any) -> bool:
 
 
 class Hooks(Frozen):
-    """The decorator's hooks, with Triton's meaning: before and after each trial, paired also when it raises."""
+    """The decorator's hooks, as in Triton: called before and after each trial, even if it raises."""
 
     before: Callable[..., Any] | None = None
     after: Callable[..., Any] | None = None
 
 
 class Tunable(Protocol):
-    """What the miss path needs to know of the thing that is tuned."""
+    """What the miss path must know about a tuned kernel or function."""
 
     fn: Any
     name: str
     parameters: Sequence[kernel.Parameter]
-    filled: frozenset[str]  # parameters that heuristics under the tuner fill in: no caller passes them
-    compiles_ahead: bool  # whether a config can be compiled without being launched
-    has_options: bool  # whether `num_warps` and the like mean something to it
+    filled: frozenset[str]  # parameters computed by heuristics under the tuner
+    compiles_ahead: bool  # whether it can compile without launching
+    has_options: bool  # whether it has launch options such as `num_warps`
 
     def allows(self, name: str) -> bool:
         """Whether a config may set `name`."""
 
     def settings(self, config: Any) -> Mapping[str, Any]:
-        """What a launch with this config sets: parameters and launch options."""
+        """Parameters and launch options set by this config."""
 
     def device(self, call: Call) -> Device:
         """The device this call runs on."""
 
     def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:
-        """What compiles it, as the key's context holds it."""
+        """The compiler versions in the key's context."""
 
     def environment(self) -> dict[str, str]:
         """Environment variables that change the code."""
 
     def environment_changed(self) -> None:
-        """Called when these are not what they were at an earlier call."""
+        """Called when these differ from an earlier call's."""
 
     def launch(self, call: Call, config: Any) -> Any:
-        """Run once with a config, without the hooks and the protection around it."""
+        """Run once with a config, without hooks and protection."""
 
     def launches(self, call: Call, config: Any) -> bool:
-        """Whether a launch with this config runs anything, as far as the grid tells ahead."""
+        """Whether a launch with this config has any block, as far as the grid tells in advance."""
 
     def compile(self, call: Call, config: Any) -> Any:
-        """Compile and load without launching; raises what the compiler raises. None where nothing is compiled ahead."""
+        """Compile and load without launching; raises the compiler's errors. None if nothing is compiled ahead."""
 
     def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
-        """Begin to compile, in an executor; what it returns waits, and then does what `compile` does.
+        """Start compiling in an executor; returns a function that waits and finishes what `compile` does.
 
-        None where nothing is compiled ahead. What stands in the way before the compiler runs is raised at once.
+        None if nothing is compiled ahead. Errors before the compiler runs are raised at once.
         """
 
     def compile_class(self, call: Call) -> Hashable | None:
-        """What decides, besides config and context, whether a config compiles; None where that is not known."""
+        """What decides, besides config and context, whether a config compiles; None if unknown."""
 
     def trials(self, folder: Path) -> AbstractContextManager[None]:
-        """Around a search: its binaries are kept in a scratch folder."""
+        """Around a search: keeps its binaries in a scratch folder."""
 
     def settle(self, call: Call, config: Any, folder: Path) -> None:
-        """At the end of a search, still inside `trials`: the winner's binary goes where the next process looks."""
+        """At the end of a search, inside `trials`: put the winner's binary where the next process looks."""
 
     @property
     def source(self) -> str:
@@ -165,7 +165,7 @@ class Tunable(Protocol):
 
     @property
     def opaque(self) -> list[tuple[str, Any]]:
-        """What its code uses and the fingerprint cannot hold, as of the latest `source`."""
+        """Values used by the code that the last `source` cannot represent."""
 
 
 def bind(
@@ -176,15 +176,15 @@ def bind(
     grid: Any,
     lenient: bool = False,
 ) -> Call:
-    """Bind a call's arguments to names; names that are no parameters are launch options.
+    """Bind a call's arguments to names; keywords that are not parameters are launch options.
 
     Args:
-        tuned: Parameters that configs set; they are no arguments of the call.
-        lenient: Leave out what is missing: a computed list of configs may set it.
+        tuned: Parameters set by configs, which are not arguments of the call.
+        lenient: Allow missing arguments: a computed list of configs may set them.
 
     Raises:
-        CallError: An argument is missing, given twice, or one too many.
-        ValueError: The caller passes what the configs set.
+        CallError: An argument is missing, given twice, or unexpected.
+        ValueError: The caller passes what configs set.
     """
     refuse_conflicts(tunable, args, kwargs, tuned)
     given = _given(tunable, args, kwargs)
@@ -199,14 +199,13 @@ def bind(
             free = [p.name for p in tunable.parameters if p.name not in tuned and p.name not in tunable.filled]
             raise _call_error(tunable, f"argument {parameter.name!r} is missing. Expected: {', '.join(free)}.")
         arguments[parameter.name] = value
-    if given:  # options of NumPy's numbers become Python's, which Triton can write down
+    if given:  # NumPy numbers become Python's, which Triton can serialize
         given = {name: plain(value) for name, value in given.items()}
         kwargs = {**kwargs, **given}
     return Call(args, kwargs, arguments, given, grid)
 
 
 def _given(tunable: Tunable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the caller gave, by name."""
     places = [parameter.name for parameter in tunable.parameters if parameter.has_place]
     if len(args) > len(places):
         raise _call_error(tunable, f"expected at most {len(places)} positional arguments, got {len(args)}.")
@@ -232,7 +231,7 @@ def refuse_conflicts(tunable: Tunable, args: Sequence[Any], kwargs: Mapping[str,
         tuned: Names of parameters and launch options.
 
     Raises:
-        ValueError: In Triton's own words, which callers may match on.
+        ValueError: With Triton's own text, which callers may match.
     """
     places = [parameter.name for parameter in tunable.parameters if parameter.has_place]
     conflicts = [name for name in (*places[: len(args)], *kwargs) if name in tuned]
@@ -244,32 +243,32 @@ def refuse_conflicts(tunable: Tunable, args: Sequence[Any], kwargs: Mapping[str,
 
 
 def is_empty_grid(sizes_of: Callable[[], Any]) -> bool:
-    """Whether a launch has no block to run, so that its time says nothing; not where the grid is none, or raises.
+    """Whether a launch has no block, so that its time is meaningless; False if the grid is invalid or raises.
 
     Args:
-        sizes_of: Asks for the sizes of the launch.
+        sizes_of: Returns the grid's sizes.
     """
     try:
         sizes = sizes_of()
         return isinstance(sizes, (tuple, list)) and 1 <= len(sizes) <= 3 and min(map(operator.index, sizes)) <= 0
-    except Exception:  # the user's code, or no integers: the launch raises what there is to say
+    except Exception:  # the user's code, or not integers: the launch will raise
         return False
 
 
 def refuse_grid(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exception) -> None:
-    """After a launch that failed: say so if it was for its grid, of which Triton speaks in words of its own code.
+    """After a failed launch: explain errors caused by the grid, for which Triton's message is about its own code.
 
     Args:
-        arguments: All arguments by name, those that the config sets included; a callable is asked once more.
-        error: What the launch raised.
+        arguments: All arguments by name, with the config's; a callable grid is evaluated again.
+        error: The launch's exception.
 
     Raises:
-        CallError: The grid is no tuple or list of 1 to 3 integers, or asks for a name that is not there.
+        CallError: The grid is not a tuple or list of 1 to 3 integers, or requests an unknown name.
     """
     meta = _Meta(arguments)
     try:
         sizes = grid(meta) if callable(grid) else grid
-    except Exception:  # the user's code: its own error is the one to show, unless it asked for what is not there
+    except Exception:  # show the user's own error, unless it is about an unknown name
         if not (isinstance(error, KeyError) and error.args == (meta.missing,)):
             return
         raise CallError(
@@ -288,7 +287,7 @@ def refuse_grid(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exc
 
 
 class _Meta(dict[str, Any]):
-    """What a grid callable is given; `missing` is the name that it asked for in vain."""
+    """Arguments for a grid callable; `missing` is the unknown name it requested."""
 
     missing: Any = None
 
@@ -298,7 +297,7 @@ class _Meta(dict[str, Any]):
 
 
 class Names:
-    """The checked name lists of one decoration; `restore` is None where it is to be found out."""
+    """Checked name lists of a decorator; `restore` is None if it is to be determined."""
 
     def __init__(self, key: list[str] | None, zero: list[str] | None, restore: list[str] | None) -> None:
         self.key = key or []
@@ -307,11 +306,11 @@ class Names:
 
 
 def checked_names(label: str, given: Any, known: Sequence[str], kernel: str) -> list[str] | None:
-    """The names in a list that a decoration gives, callables of `key` left out; None stays None.
+    """The names in a decorator's list, without callables in `key`; None stays None.
 
     Raises:
-        DecorationError: It is no list.
-        ArgumentNameError: It holds a name that is no argument.
+        DecorationError: It is not a list.
+        ArgumentNameError: A name is not an argument.
     """
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""The configs a call may use: listed or computed, pruned, and each with an identity of its own."""
+"""The configs that a call may use: listed or computed, pruned, each with its identity."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from autotuned.key import opaque
     from autotuned.tunable import readers
 else:
-    Protocol = object  # defining a protocol takes as long as importing a module
+    Protocol = object  # defining a protocol is as slow as importing a module
     opaque, readers = later("key.opaque"), later("tunable.readers")
 
 log = logging.getLogger("autotuned")
 
-# Every field of triton.Config in 3.6 to 3.9, with its default. A field that is not here must be an error: dropping
-# it would give two different configs one identity.
+# Every field of triton.Config in 3.6 to 3.9, with its default. Unknown fields are errors: ignoring one would give two
+# different configs one identity.
 OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "ir_override": None}
 Config = Any
 
@@ -46,10 +46,10 @@ PRUNERS = ("early_config_prune", "perf_model", "top_k")
 
 
 def check_prune(prune: Any) -> None:
-    """Refuse a `prune_configs_by` that would prune nothing, without a word.
+    """Check `prune_configs_by`, which would otherwise silently prune nothing.
 
     Raises:
-        DecorationError: It is no dict, or has an entry that is no part of a pruner.
+        DecorationError: It is not a dict, or has an unknown entry.
     """
     if prune is not None and not isinstance(prune, Mapping):
         raise DecorationError(
@@ -69,15 +69,15 @@ def pruner_of(prune: Mapping[str, Any] | None) -> Pruner:
 
 
 def is_config(value: object) -> bool:
-    """Whether a value looks like `triton.Config`; a subclass or a fork's own class counts."""
+    """Whether a value looks like `triton.Config`; also true for subclasses and forks."""
     return all(hasattr(value, name) for name in ("kwargs", "all_kwargs", "num_warps", "pre_hook"))
 
 
 def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> dict[str, Json]:
-    """The full canonical form of a config: every field, defaults filled in, `pre_hook` by what it does.
+    """A config's canonical form: all fields with defaults, `pre_hook` by what it does.
 
     Raises:
-        ConfigError: The config has a field this version does not know, or an option that is no number.
+        ConfigError: The config has an unknown field, or an option that is not a number.
         EncodingError: A value of `kwargs` cannot be written as typed JSON.
     """
     fields = dict(vars(config))
@@ -98,9 +98,7 @@ def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> di
 
 
 def _value(value: Any, name: str, kernel: str, fallback: Fallback | None) -> Json:
-    """A value of `kwargs` as JSON. One of a class derived from a plain type is told from an equal one of that type, as
-    Triton and any callable may tell them apart.
-    """
+    """A value of `kwargs` as JSON; a subclass of a plain type differs from an equal plain value, as for Triton."""
     try:
         derived = list(_derived(value))
     except RecursionError:
@@ -114,14 +112,14 @@ def _value(value: Any, name: str, kernel: str, fallback: Fallback | None) -> Jso
     return {"derived": [form, *derived]} if derived else form
 
 
-DEPTH, ITEMS = 64, 100_000  # of values within the value of a config
+DEPTH, ITEMS = 64, 100_000  # of nested values in a config
 
 
 def _derived(value: Any) -> Iterator[str]:
-    """The classes in a value that are derived from plain ones, each with its place.
+    """The subclasses of plain types in a value, with their places.
 
     Raises:
-        RecursionError: It has no end, or none worth waiting for.
+        RecursionError: It is cyclic or too large.
     """
     waiting: list[tuple[Any, str, tuple[int, ...]]] = [(value, "", ())]
     for count in itertools.count():
@@ -148,7 +146,7 @@ _PLAIN = (str, int, float, tuple)
 
 
 def plain(option: Any) -> Any:
-    """A launch option as Triton can write it down: of NumPy's numbers and whatever else stands for an int, that int."""
+    """A launch option in a form Triton can serialize: integer-like values, such as NumPy's, become Python's."""
     if type(option) in (int, bool, str, type(None)):
         return option
     if is_numpy_scalar(option):
@@ -160,11 +158,7 @@ def plain(option: Any) -> Any:
 
 
 def _option(name: str, given: Any, kernel: str) -> Any:
-    """A launch option as plain Python has it.
-
-    Raises:
-        ConfigError: It should be a number, and is none.
-    """
+    """A launch option as plain Python; ConfigError if it should be a number and is not."""
     value = plain(given)
     if name != "ir_override" and type(value) is not int and value is not None:
         raise ConfigError(
@@ -174,21 +168,21 @@ def _option(name: str, given: Any, kernel: str) -> Any:
 
 
 def stored_form(default: Any, kernel: str, fallback: Fallback) -> dict[str, Json] | None:
-    """The canonical form of a kernel's `default=`, where it is a config: what a report compares the winner with."""
+    """The canonical form of `default=` if that is a config, for comparison with the winner."""
     return to_json(default, kernel, fallback) if is_config(default) else None
 
 
 def _content(path: str) -> str:
-    """A file of IR by what is in it, and by its suffix, which tells Triton the stage: its name says nothing."""
+    """An IR file by its content and its suffix, which tells Triton the stage; the name is irrelevant."""
     try:
         content = disk.read_bytes(Path(path))
-    except (OSError, ValueError):  # it cannot be compiled and so never wins; once it is there, it is another config
+    except (OSError, ValueError):  # never wins, as it cannot compile; once readable it is another config
         return f"unreadable:{path}"
     return f"sha256:{hashlib.sha256(content).hexdigest()}{Path(path).suffix}"
 
 
 def plain_values(config: Config) -> tuple[Any, ...] | None:
-    """All that `identity` depends on, to remember it by; None for a config with anything but integers and texts."""
+    """Everything `identity` depends on, as a cache key; None if a config has values other than integers and text."""
     fields = vars(config)
     items = [*fields.items(), *fields["kwargs"].items()]
     values = tuple((name, type(value), value) for name, value in items if name != "kwargs")
@@ -200,22 +194,22 @@ _PLAINEST = frozenset((int, str, bool, type(None)))
 
 
 def identity(config: Config, kernel: str, fallback: Fallback | None = None) -> str:
-    """The text that two configs share exactly when they are one and the same candidate."""
+    """The text that equals another config's exactly if both are the same candidate."""
     return canonical(to_json(config, kernel, fallback))
 
 
 def label(form: Mapping[str, Json] | None, options: bool = True) -> str:
-    """A config's canonical form in a few words for people: `BLOCK=1024 num_warps=4 num_stages=3`; None: "unfinished".
+    """A config's canonical form for people: `BLOCK=1024 num_warps=4 num_stages=3`; "unfinished" for None.
 
     Args:
-        options: Also those of a launch, which mean nothing to a plain callable.
+        options: Include launch options, which plain callables do not have.
     """
     if form is None:
         return "unfinished"
     words = [
         f"{name}={value if not isinstance(value, (dict, list)) else canonical(value)}"
         for name, value in form["kwargs"].items()
-        if not (options and form.get(name) is not None)  # Triton takes what is beside `kwargs`
+        if not (options and form.get(name) is not None)  # Triton prefers the field outside `kwargs`
     ]
     if not options:
         return " ".join(words + ["pre_hook"] * bool(form["pre_hook"])) or "no parameters"
@@ -229,7 +223,7 @@ def label(form: Mapping[str, Json] | None, options: bool = True) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The tail of an error about an unknown name: the nearest known one, then all of them."""
+    """The end of an error about an unknown name: the closest match, then all known names."""
     known = list(known)
     near = difflib.get_close_matches(name, known, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -237,10 +231,10 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def listed(configs: Any, kernel: str) -> list[Config]:
-    """Check a list (or generator) of configs and return it as a list without duplicates.
+    """A list (or generator) of configs as a list without duplicates.
 
     Raises:
-        ConfigError: Something in it is no config, or two configs differ in nothing but their hook.
+        ConfigError: An item is not a config, or two configs differ only in their hook.
     """
     try:
         configs = list(configs)
@@ -263,7 +257,7 @@ def listed(configs: Any, kernel: str) -> list[Config]:
 def _without_duplicates(configs: Sequence[Config], kernel: str) -> list[Config]:
     seen: dict[str, Config] = {}
     for config in configs:
-        # Identities are compared by what Python can tell apart here; values that JSON cannot write count by object.
+        # Values without a JSON form count by object.
         form = to_json(config, kernel, lambda value, where: {"object": id(value)})
         name = canonical({**form, "pre_hook": config.pre_hook is not None})
         if name not in seen:
@@ -280,22 +274,21 @@ def _without_duplicates(configs: Sequence[Config], kernel: str) -> list[Config]:
 
 
 class HasParameters(Protocol):
-    """What configs are checked against: a target."""
+    """What configs are checked against: a `Tunable`."""
 
     name: str
     parameters: Sequence[Any]
     has_options: bool
 
     def allows(self, name: str) -> bool:
-        """Whether a config may set a parameter, or an option of the back end, of this name."""
+        """Whether a config may set a parameter or back-end option with this name."""
 
 
 def check(configs: Iterable[Config], tunable: HasParameters) -> None:
-    """Refuse configs that cannot be launched as they say, and make plain numbers of their options.
+    """Refuse configs that cannot be launched as they say; make their options plain numbers.
 
     Raises:
-        ConfigError: One sets something that is neither parameter nor option, an option in the wrong place, or one to
-            what is no number.
+        ConfigError: One sets an unknown name, an option in the wrong place, or an option that is not a number.
     """
     for config in configs:
         for name in config.kwargs:
@@ -321,7 +314,7 @@ def _check_name(name: Any, tunable: HasParameters) -> None:
 
 
 def _make_plain(config: Config, tunable: HasParameters) -> None:
-    """Options of NumPy's numbers become Python's: Triton writes them into JSON."""
+    """Convert options from NumPy's numbers to Python's, which Triton can serialize."""
     for name in OPTIONS:
         given = getattr(config, name, None)
         if (value := _option(name, given, tunable.name)) is not given:
@@ -340,15 +333,15 @@ def prune(
     kernel: str,
     seen: set[str] | None = None,
 ) -> list[Config]:
-    """The configs left after the user's pruners; these may be generators and may return new configs.
+    """The configs left by the user's pruners, which may be generators and may return new configs.
 
     Args:
-        named: Positional arguments by name, as `early_config_prune` gets them.
-        keywords: Keyword arguments of the call.
-        seen: Gets the names of the arguments that the pruners can have read.
+        named: Positional arguments by name, as passed to `early_config_prune`.
+        keywords: The call's keyword arguments.
+        seen: Receives the names of arguments that pruners may have read.
 
     Raises:
-        PruningError: A pruner left nothing, or gave something that is no config. What a pruner raises is not caught.
+        PruningError: A pruner left nothing or returned something other than configs. Exceptions of a pruner pass.
     """
     left, seen = list(configs), set() if seen is None else seen
     if pruner.early is not None:
@@ -365,7 +358,7 @@ def _early(
     configs: list[Config], early: Callable[..., Any], named: Mapping[str, Any], keywords: Mapping[str, Any], kernel: str
 ) -> list[Config]:
     pruner_name = getattr(early, "__name__", repr(early))
-    # A copy goes out: a pruner that edits its list must not change what the next call starts from.
+    # A copy, since a pruner may modify its list.
     result = early(list(configs), named, **keywords)
     if result is None:
         raise PruningError(
@@ -386,7 +379,7 @@ def _early(
 
 
 def _fastest(configs: list[Config], expected: Callable[[Config], Any], top_k: float, kernel: str) -> list[Config]:
-    """The `top_k` configs, or that fraction of them, that are expected to take the least time."""
+    """The `top_k` configs (a number or fraction) with the least expected time."""
     keep = _how_many(top_k, len(configs), kernel)
     if len(configs) <= keep:
         return configs
@@ -398,7 +391,7 @@ def _fastest(configs: list[Config], expected: Callable[[Config], Any], top_k: fl
                 "is expected to take.",
                 kernel=kernel,
             )
-    # A NaN goes last: nothing is less than it, so that sorting would leave what stands around it in any order.
+    # NaN last: comparisons with it would leave its neighbours unsorted.
     order = sorted(range(len(configs)), key=lambda index: (times[index] != times[index], times[index]))
     return [configs[index] for index in order[:keep]]
 

@@ -1,4 +1,4 @@
-"""A plain callable as what is tuned: CPU code, or a function that launches CuPy, CUDA or other kernels."""
+"""A plain callable as a tunable: CPU code, or a function launching CuPy, CUDA or other kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autotuned.typed_json import Json
 
 
 class TunableFunction:
-    """A plain callable: CPU code, or a function that launches CuPy, CUDA or other kernels."""
+    """A plain callable: CPU code, or a function launching CuPy, CUDA or other kernels."""
 
     filled: frozenset[str] = frozenset()
     compiles_ahead = False
@@ -35,29 +35,29 @@ class TunableFunction:
         self._distributions = {distribution: _installed(distribution, name) for distribution in distributions}
 
     def allows(self, name: str) -> bool:
-        """A parameter of the callable."""
+        """Whether it is a parameter of the callable."""
         return name in self._names
 
     def settings(self, config: Any) -> Mapping[str, Any]:
-        """Parameters only: `num_warps` and the like mean nothing to a plain callable."""
+        """The config's parameters only; there are no launch options."""
         settings: Mapping[str, Any] = config.kwargs
         return settings
 
     def device(self, call: Call) -> Device:
-        """The GPU of the first GPU array that is an argument or that an argument holds, else this machine's CPU."""
+        """The GPU of the first GPU array in the arguments, else this machine's CPU."""
         index = next((index for value in call.arguments.values() if (index := gpu_of(value)) is not None), None)
         return device.cpu() if index is None else device.cuda(index)
 
     def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:
-        """Versions of the distributions named in `toolchain=`."""
+        """Versions of the distributions in `toolchain=`."""
         return {"distributions": dict(self._distributions)}
 
     def environment(self) -> dict[str, str]:
-        """None: only Triton says which variables change its code."""
+        """Empty: only Triton knows which variables change its code."""
         return {}
 
     def environment_changed(self) -> None:
-        """Cannot happen."""
+        """Does not happen."""
 
     @cached_property
     def _fingerprint(self) -> source.Fingerprint:
@@ -68,12 +68,12 @@ class TunableFunction:
 
     @property
     def source(self) -> str:
-        """The callable, what it calls in its own package, and the globals and closure cells it uses."""
+        """Fingerprint of the callable, its callees in its own package, and the globals and closure cells used."""
         return self._fingerprint.value()
 
     @property
     def opaque(self) -> list[tuple[str, Any]]:
-        """Of the callable and what it calls."""
+        """Of the callable and its callees."""
         return self._fingerprint.opaque
 
     def launch(self, call: Call, config: Any) -> Any:
@@ -81,25 +81,25 @@ class TunableFunction:
         return self.fn(*call.args, **call.kwargs, **self.settings(config))
 
     def launches(self, call: Call, config: Any) -> bool:
-        """It is called, whatever it does."""
+        """Always true."""
         return True
 
     def compile(self, call: Call, config: Any) -> Any:
-        """Nothing to compile ahead of a call."""
+        """Nothing is compiled ahead."""
 
     def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
-        """Nothing to compile ahead of a call."""
+        """Nothing is compiled ahead."""
         return None
 
     def compile_class(self, call: Call) -> Hashable | None:
-        """Not known."""
+        """Unknown."""
 
     def trials(self, folder: Path) -> AbstractContextManager[None]:
-        """Nothing: which of the binaries that a function compiles belong to which config cannot be told."""
+        """Does nothing: binaries compiled by a function cannot be attributed to configs."""
         return nullcontext()
 
     def settle(self, call: Call, config: Any, folder: Path) -> None:
-        """Nothing to settle."""
+        """Does nothing."""
 
 
 def _installed(distribution: str, name: str) -> str:

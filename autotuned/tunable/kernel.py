@@ -1,4 +1,4 @@
-"""A Triton kernel as what is tuned, with or without `heuristics` under the tuner."""
+"""A Triton kernel as a tunable, with or without `heuristics` under the tuner."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TunableKernel:
         self.fn = fn
         self.function = function
         self.name = name
-        self._is_named = is_named  # by the user: then what the function is called does not matter
+        self._is_named = is_named  # by the user: then the function's name is irrelevant
         self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(function)
         self.filled = toolchain.filled(fn)
         self.interpreted = toolchain.is_interpreted(fn)
@@ -47,25 +47,25 @@ class TunableKernel:
 
     @classmethod
     def of(cls, fn: Any) -> TunableKernel:
-        """A kernel that another decorator than ours has, under the name of its function."""
+        """A kernel decorated by something other than this package, named after its function."""
         function: Any = source.python_function(fn)
         return cls(fn, function, source.public_name(fn))
 
     def allows(self, name: str) -> bool:
-        """A parameter, or a compile option of a back end."""
+        """Whether it is a parameter or a back-end compile option."""
         return name in self._names or name in toolchain.option_names()
 
     def settings(self, config: Any) -> Mapping[str, Any]:
-        """Parameters and every option, `num_warps` and the like."""
+        """Parameters and all options such as `num_warps`."""
         settings: Mapping[str, Any] = config.all_kwargs()
         return settings
 
     def device(self, call: Call) -> Device:
-        """The current GPU, whose name, architecture and size are asked anew; the interpreter is one device."""
+        """The current GPU, queried each time; the interpreter is one device."""
         return device.INTERPRETER if self.interpreted else device.cuda()
 
     def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:
-        """Version of Triton, hash of all of it, version of ptxas."""
+        """Triton's version, a hash of all of it, and ptxas's version."""
         return fingerprint.of(where.arch, cache_dir)
 
     def environment(self) -> dict[str, str]:
@@ -73,7 +73,7 @@ class TunableKernel:
         return toolchain.environment()
 
     def environment_changed(self) -> None:
-        """Trials of another environment must not measure the binaries of this one."""
+        """Forget binaries, so that trials do not measure those of the earlier environment."""
         toolchain.forget_binaries(self.fn)
 
     @cached_property
@@ -86,7 +86,7 @@ class TunableKernel:
 
     @property
     def source(self) -> str:
-        """Kernel, callees, used globals, and heuristics between the tuner and the kernel."""
+        """Fingerprint of kernel, callees, used globals, and heuristics between tuner and kernel."""
         parts = [f"{name}{fingerprint.value()}" for name, fingerprint in self._fingerprints]
         return parts[0] if len(parts) == 1 else _joined(parts)
 
@@ -96,12 +96,12 @@ class TunableKernel:
 
     @property
     def exact_source(self) -> str:
-        """The same, as finely as machine code has it; the values that heuristics give are known by each call."""
+        """`source`, as fine as machine code requires; values computed by heuristics are part of each call."""
         return self.source + self._exact.more()
 
     @property
     def exact_opaque(self) -> list[tuple[str, Any]]:
-        """Of the same what no fingerprint can hold: as of the latest `exact_source`."""
+        """Values that the last `exact_source` cannot represent."""
         return self._exact.opaque
 
     @property
@@ -110,7 +110,7 @@ class TunableKernel:
         return [(f"{name}{at}", value) for name, found in self._fingerprints for at, value in found.opaque]
 
     def launch(self, call: Call, config: Any) -> Any:
-        """Through Triton's own launch; returns what that returns."""
+        """Launch through Triton; returns Triton's result."""
         try:
             return self.fn.run(*call.args, grid=call.grid, warmup=False, **call.kwargs, **self.settings(config))
         except Exception as error:
@@ -119,12 +119,12 @@ class TunableKernel:
             raise
 
     def launches(self, call: Call, config: Any) -> bool:
-        """Whether its grid has a block; one that needs what only a launch knows counts as having some."""
+        """Whether its grid has a block; assumed if only a launch can tell."""
         grid = call.grid
         return not is_empty_grid(lambda: grid(self.everything(call, config)) if callable(grid) else grid)
 
     def everything(self, call: Call, config: Any) -> dict[str, Any]:
-        """All arguments, as a grid callable is given them: heuristics under the tuner compute some, in their order."""
+        """All arguments, as for a grid callable, including those computed by heuristics."""
         arguments = call.full(config)
         for layer in toolchain.layers(self.fn) if self.filled else ():
             for name, heuristic in (getattr(layer, "values", None) or {}).items():
@@ -132,7 +132,7 @@ class TunableKernel:
         return arguments
 
     def compile(self, call: Call, config: Any) -> Any:
-        """Through Triton's warm-up; reading `.run` loads the binary, which is where it may turn out too large."""
+        """Warm up through Triton and load the binary, which is when it may prove too large."""
         if self.interpreted:
             return None
         return toolchain.loaded(self._warm_up(call, config))
@@ -141,7 +141,7 @@ class TunableKernel:
         return self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **self.settings(config))
 
     def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
-        """Triton's warm-up, of which only the compilation is left to the executor; loaded by whoever waits."""
+        """Warm up through Triton, compiling in the executor; the returned function loads the binary."""
         if self.interpreted:
             return None
         kernel = compiled.compiling_in(executor, lambda: self._warm_up(call, config))
@@ -149,13 +149,13 @@ class TunableKernel:
 
         def finish() -> Any:
             if future is not None and kernel.future is None:
-                future.result()  # asked again after an error, Triton's own `result` says that None has no result
+                future.result()  # re-raise: after an error Triton's own `result` would fail on None
             return toolchain.loaded(kernel.result() if hasattr(kernel, "result") else kernel)
 
         return finish
 
     def compile_class(self, call: Call) -> Hashable | None:
-        """Types, alignment and classes of integers; None under heuristics, whose values may depend on anything."""
+        """Types, alignment and integer classes; None under heuristics, whose values may depend on anything."""
         if self.interpreted or self.filled:
             return None
         words = [_word(call.arguments.get(p.name), p.constexpr) for p in self.parameters]
@@ -164,7 +164,7 @@ class TunableKernel:
 
     @contextmanager
     def trials(self, folder: Path) -> Iterator[None]:
-        """Around a search: its binaries are kept in a scratch folder, and configs share what the front end made."""
+        """Around a search: keeps its binaries in a scratch folder, and lets configs share front-end results."""
         if self.interpreted:
             yield
             return
@@ -172,12 +172,12 @@ class TunableKernel:
             yield
 
     def settle(self, call: Call, config: Any, folder: Path) -> None:
-        """Copy the winner's binary into Triton's own cache; it is loaded, so that asking for it compiles nothing."""
+        """Copy the winner's binary into Triton's cache; it is already loaded, so nothing is compiled."""
         if self.interpreted:
             return
         try:
             compiled = self.compile(call, config)
-        except Exception:  # it won by an earlier timing; its launch says what is wrong with it here
+        except Exception:  # it won by an earlier timing; its launch will report the error
             return
         cache.promote(compiled, folder)
 
@@ -186,7 +186,7 @@ _UNKNOWN = "unknown"
 
 
 def _word(value: Any, constexpr: bool) -> Hashable:
-    """What Triton's specialization may tell apart of one argument; finer than it is where it has options."""
+    """What Triton's specialization may distinguish about one argument, or finer."""
     if is_tensor(value):
         return "tensor", str(value.dtype), value.data_ptr() % 16 == 0
     if value is None or isinstance(value, (bool, str)) or (constexpr and isinstance(value, (int, float))):

@@ -1,4 +1,4 @@
-"""Why a stored config is none of a call's: a name, a type or a value that the live configs do not have."""
+"""Why a stored config does not match a call: a name, type or value that the live configs lack."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from autotuned.typed_json import Json
 
 
 def misfit(form: Mapping[str, Json], identities: Iterable[str]) -> str:
-    """In a line, why a config is not among the live ones, by what comes nearest; a config is served as it is or not.
+    """In one line, why a config is not among the live ones, compared with the closest; configs are never adapted.
 
     Args:
         form: Its canonical form.
-        identities: Those of the live configs: their canonical forms as text.
+        identities: Those of the live configs: canonical forms as text.
     """
     live = [json.loads(identity) for identity in identities]
     if not live:

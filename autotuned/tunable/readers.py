@@ -1,4 +1,4 @@
-"""Which arguments of a call its pruner and its callables can have read: their exact values decide with them."""
+"""Which arguments a call's pruner and callables may have read: their exact values affect the choice."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 _VARARGS, _VARKEYWORDS = 4, 8  # CO_VARARGS and CO_VARKEYWORDS of the module `inspect`
-# What reads a function's variables without their names in its code.
+# These read variables without naming them.
 _FRAMES = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
 
 
 class Watched(dict[str, Any]):
-    """Arguments by name, as a pruner gets them, that note whose values are looked at.
+    """Arguments by name, as a pruner gets them, recording which values are read.
 
-    A dict, since pruners may ask for one. What reads several values at once counts as reading all of them: `{**named}`
-    and `dict(named)` too, which ask a class with an `__iter__` of its own for its keys.
+    A dict, since pruners may require one. Reading several values at once counts as reading all, including `{**named}`
+    and `dict(named)`, which use a subclass's `keys` if it defines `__iter__`.
     """
 
     def __init__(self, arguments: Mapping[str, Any] | Iterable[tuple[str, Any]], seen: set[str]) -> None:
@@ -48,13 +48,12 @@ for _name in ("__iter__", "__reversed__", "keys", "values", "items", "copy", "po
 
 
 def read_by(function: Callable[..., Any], names: Iterable[str]) -> set[str]:
-    """Of the arguments that a function is given by keyword, those whose values it can read.
+    """The keyword arguments whose values a function may read.
 
-    Those are the parameters that its code loads; all, where it has a `**` parameter that it loads, or is no function of
-    Python's.
+    These are the parameters its code loads, or all if it loads a `**` parameter or is not a Python function.
 
     Args:
-        function: What is called.
+        function: The called function.
         names: The keywords.
     """
     names = set(names)
@@ -76,7 +75,7 @@ def read_by(function: Callable[..., Any], names: Iterable[str]) -> set[str]:
 
 @lru_cache(256)
 def _loaded(code: CodeType) -> frozenset[str] | None:
-    """The variables that a function's code reads, itself or within it; None where that cannot be told."""
+    """The variables a function's code reads, also in inner functions; None if unknown."""
     if _FRAMES.intersection(code.co_names):
         return None
     found = set(code.co_cellvars)
