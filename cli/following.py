@@ -40,7 +40,7 @@ def follow(
 
 
 def _teller(write: Callable[[Json], None] | None) -> Callable[[FollowStatus], None]:
-    """What tells how far it is, in a line each time; problems as they come, each in a line on stderr."""
+    """Prints one line per status; new problems go to stderr."""
     told = 0
 
     def tell(status: FollowStatus) -> None:

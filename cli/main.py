@@ -1,4 +1,4 @@
-"""The entry point: commands, the options that all of them have, and errors as one line."""
+"""The entry point: commands, their common options, and errors as one line."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from .commands.tune import tune
 from .commands.warmup import warmup
 from .shared import of_store, with_options
 
-DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what word processors make of "-" and "--"
+DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # "-" and "--" after a word processor
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and JSON if asked for.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log decisions on stderr, and errors with a trace.")]
 
 
 class Commands(typer.core.TyperGroup):
-    """All commands, with what holds for each of them."""
+    """All commands, with their common behaviour."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run the command line; wrong usage ends in one line that reads like any other error."""
+        """Run the command line; a usage error ends in one line like any other error."""
         alone, options["standalone_mode"] = options.get("standalone_mode", True), False
         if not alone:
             return super().main(*args, **options)
@@ -56,7 +56,7 @@ class Commands(typer.core.TyperGroup):
             sys.exit(super().main(*args, **options))
         except Exception as error:
             wrong: Any = error
-            if not hasattr(wrong, "format_message"):  # click's, of which typer brings a copy of its own or not
+            if not hasattr(wrong, "format_message"):  # click's own errors, or those of typer's copy of click
                 raise
             if (ctx := getattr(wrong, "ctx", None)) is not None:
                 terminal.remark_text(f"{ctx.get_usage()}\nTry '{ctx.command_path} --help' for help.\n\n")
@@ -64,7 +64,7 @@ class Commands(typer.core.TyperGroup):
             sys.exit(terminal.fail(text[:1].lower() + text[1:], wrong.exit_code).exit_code)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse arguments that begin with a typographic dash: copied from a web page, they would name a kernel."""
+        """Refuse typographic dashes: copied from a web page, they would name a kernel."""
         if not args and not ctx.resilient_parsing:
             terminal.remark_text(f"{ctx.get_help()}\n")
             ctx.exit(2)
@@ -95,7 +95,7 @@ class Command(typer.core.TyperCommand):
     """One command."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What its usage line has: what must be given as it is typed, what may be left out in brackets."""
+        """The usage line: required parameters as they are typed, optional ones in brackets."""
         params = self.get_params(ctx)
         needed = [f"{param.opts[0]} {param.metavar}" for param in params if param.opts[0][0] == "-" and param.required]
         return [*needed, "[OPTIONS]", *(_usage(param) for param in params if param.opts[0][0] != "-")]
@@ -140,7 +140,7 @@ def main(
 
 
 def _with_levels(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with `--quiet` and `--verbose` behind its own options, which the library may refuse."""
+    """Add `--quiet` and `--verbose` to a command, and turn the library's option errors into usage errors."""
 
     @functools.wraps(command)
     def run(*args: Any, quiet: bool, verbose: bool, **kwargs: Any) -> None:
@@ -158,7 +158,7 @@ def _with_levels(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _hint(option: str) -> str | None:
-    """How the command line spells an option of a function of the library; None for a variable."""
+    """How the command line spells an option of the library; None for a variable."""
     words = "in-process" if option == "isolate" else option.removesuffix("_s").replace("_", "-")
     return "URL" if option == "url" else f"--{words}" if option else None
 

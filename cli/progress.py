@@ -1,4 +1,4 @@
-"""What `tune` says on stderr while it measures: lines that move on a terminal, else a line every few seconds."""
+"""Progress of `tune` on stderr: moving lines on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from autotuned.search.job import Progress
 
 REFRESH_S = 0.1
-HEARTBEAT_S = 5.0  # without a terminal; a search that is silent for longer is taken for one that hangs
+HEARTBEAT_S = 5.0  # without a terminal; longer silence looks like a hang
 
 
 @dataclass
 class _Search:
-    """The search that is running on one device."""
+    """The search running on one device."""
 
     case: str
     begun: float
@@ -42,10 +42,10 @@ class _Search:
 
 
 class Display(Observer):
-    """Shows how far the cases are and which searches are running, one a device; results are not its business.
+    """Shows the progress of cases and of one search per device; does not print results.
 
     Args:
-        workers: Whether other processes measure, whose output would break the lines that move.
+        workers: Whether other processes measure, whose output would break the moving lines.
     """
 
     def __init__(self, workers: bool = False) -> None:
@@ -56,8 +56,8 @@ class Display(Observer):
         self._stack = contextlib.ExitStack()
         if moving and workers:
             self._stack.enter_context(_printed_above(self._console))
-        # No refreshing thread: it would take the interpreter's lock in the middle of a CPU kernel's timing. An
-        # observer is called between launches.
+        # No refresh thread, which would take the GIL during a CPU kernel's timing; observers are called between
+        # launches.
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if moving else None
         self._searches: dict[str, _Search] = {}
         self._done = self._known = self._failed = 0
@@ -73,8 +73,8 @@ class Display(Observer):
         self._stack.close()
 
     def begin(self, case: CaseResult, device: str = "") -> None:
-        """Name the case that is tuned from now on, on a device."""
-        if self._live is not None and not self._live.is_started:  # not before: modules are imported as without it
+        """A case starts on a device."""
+        if self._live is not None and not self._live.is_started:  # not while modules are imported
             self._stack.enter_context(self._live)
             self._stack.enter_context(_log_above())
         now = time.monotonic()
@@ -82,7 +82,7 @@ class Display(Observer):
         self._next.setdefault(device, now + self._pause_s)
 
     def done(self, case: CaseResult, device: str = "") -> None:
-        """Count a case that is done."""
+        """A case is done."""
         self._failed += case.status == "failed"
         search = self._searches.pop(device, None)
         if search is not None and case.source not in (None, "stored"):
@@ -93,7 +93,7 @@ class Display(Observer):
         self._done, self._known = done, known
 
     def observe(self, progress: Progress, device: str = "") -> None:
-        """Show how far a device's search is, if it is time to."""
+        """Show a device's search, if it is time to."""
         now = time.monotonic()
         search = self._searches.setdefault(device, _Search(progress.kernel, now))
         search.take(progress, self._live is not None)
@@ -110,7 +110,7 @@ class Display(Observer):
         """Print a line that stays."""
         if not terminal.is_quiet():
             line = terminal.printable(f"{device}: {line}" if device else line)
-            if self._live is not None:  # a terminal would break it in the middle of a word
+            if self._live is not None:  # or the terminal would break it within a word
                 line = terminal.wrapped(line, self._console.width, "  ")
             self._console.print(line, soft_wrap=True)
 
@@ -120,7 +120,7 @@ class Display(Observer):
 
     @property
     def _total(self) -> str:
-        """Which case it is of how many, and how long the others will take if they last as those that were measured."""
+        """The position among the cases, and an estimate of the time left."""
         if not self._known:
             return ""
         several = max(1, len(self._searches))
@@ -131,12 +131,12 @@ class Display(Observer):
         return words + f", {self._failed} failed" * bool(self._failed) + ": "
 
     def _lines(self) -> Group:
-        """The moving lines: of one device two, of several a table of a row each."""
+        """The moving lines: two for one device, else a table with a row per device."""
         if list(self._searches) == [""]:
             search = self._searches[""]
             return _cut(f"{self._total}{search.case}", f"  {search.words}")
         table = [(device, search.case, search.words) for device, search in self._searches.items()]
-        # Half of what is left beside the devices' names for each of the long columns.
+        # The two long columns share the space beside the devices' names.
         first = max(len(device) for device, _, _ in table)
         half = max(10, (self._console.width - first - 4) // 2)
         return _cut(self._total, *(f"{device:<{first}}  {_fit(case, half)}  {words}" for device, case, words in table))
@@ -144,7 +144,7 @@ class Display(Observer):
 
 @contextlib.contextmanager
 def _printed_above(console: Console) -> Iterator[None]:
-    """Let what other processes print on this terminal appear above the lines that move, inside a `with` block."""
+    """Show what other processes print on this terminal above the moving lines."""
     there = [stream for stream in (1, 2) if os.isatty(stream)]
     before = {stream: os.dup(stream) for stream in there}
     source, sink = os.pipe()
@@ -160,7 +160,7 @@ def _printed_above(console: Console) -> Iterator[None]:
         for stream, copy in before.items():
             os.dup2(copy, stream)
             os.close(copy)
-        reader.join(1.0)  # a process that outlives the run may hold the other end
+        reader.join(1.0)  # a process that outlives the run may hold the pipe open
 
 
 def _read_lines(source: int, console: Console) -> None:
@@ -171,7 +171,7 @@ def _read_lines(source: int, console: Console) -> None:
 
 @contextlib.contextmanager
 def _log_above() -> Iterator[None]:
-    """The same for what this package logs: its handler has taken hold of stderr as it was before."""
+    """The same for this package's log, whose handler holds the original stderr."""
     handlers = [one for one in logging.getLogger("autotuned").handlers if isinstance(one, logging.StreamHandler)]
     before = [handler.setStream(sys.stderr) for handler in handlers]
     try:
@@ -183,12 +183,12 @@ def _log_above() -> Iterator[None]:
 
 
 def case_words(case: CaseResult) -> str:
-    """The call of a case in few words."""
+    """A case's call in few words."""
     return call_words(case.call) if case.call is not None else "(case)"
 
 
 def time_words(seconds: float) -> str:
-    """A time in the unit that people would say it in."""
+    """A duration in its usual unit."""
     for unit_s, unit in ((3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"
@@ -200,7 +200,7 @@ def _fit(text: str, width: int) -> str:
 
 
 def _cut(*lines: str) -> Group:
-    """Lines, each cut at the terminal's edge: one that wraps would leave its rest behind."""
+    """Lines cut at the terminal's edge; a wrapped line would leave a rest behind."""
     from rich.console import Group
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""`--store URL`: a command that looks at the records of a shared store in place of the user's."""
+"""`--store URL`: commands on the records of a shared store instead of the user's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Store = Annotated[
 
 
 def of_store(command: Callable[..., None], heads: bool = False) -> Callable[..., None]:
-    """A command with `--store` behind its own options.
+    """Add `--store` to a command.
 
     Args:
-        command: What it does, for the user's store.
-        heads: It needs the sizes and times of records alone.
+        command: The command for the user's store.
+        heads: It only needs sizes and times of records.
     """
 
     @functools.wraps(command)
@@ -39,7 +39,7 @@ def of_store(command: Callable[..., None], heads: bool = False) -> Callable[...,
 def with_options(
     run: Callable[..., None], command: Callable[..., None], more: dict[str, tuple[Any, Any]]
 ) -> Callable[..., None]:
-    """Let a command that stands for another one have that one's options, and more: by name, a kind and a default."""
+    """Give a wrapper the options of the command it wraps, and more: name -> (type, default)."""
     signature, kinds = inspect.signature(command), get_type_hints(command, include_extras=True)
     own = [parameter.replace(annotation=kinds[name]) for name, parameter in signature.parameters.items()]
     added = [

@@ -1,4 +1,4 @@
-"""What commands print and how: tables, JSON, and times and ratios in few words."""
+"""How commands print: tables, JSON, and times and ratios in few words."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from autotuned.offline.results import BuildResult
 
-MARKS = ">~?="  # behind the header of a column, see `print_table`
-LONG = 40  # columns for a cell that may be cut, before other columns are left out for it
-UNLIMITED = 100_000  # columns, where what reads is no terminal: nothing is cut for `grep`
-QUALITIES = {  # what the words of a table mean; "ok" needs none
+MARKS = ">~?="  # of column headers, see `print_table`
+LONG = 40  # width of a cell that may be cut, before other columns are dropped for it
+UNLIMITED = 100_000  # columns without a terminal: nothing is cut for `grep`
+QUALITIES = {  # meaning of the words in tables; "ok" needs none
     "tied": "several configs are as fast: what runs untuned is taken, else the first of the list",
     "noisy": "its times spread, so another config may be as fast; `autotuned tune` measures it again",
     "unresolved": "it takes less time than the clock can tell",
@@ -49,14 +49,14 @@ OnlyTriton = Annotated[
 
 
 def stdout() -> Console:
-    """The console for results: as wide as the terminal, or as COLUMNS says; without either nothing is cut."""
+    """The console for results, as wide as the terminal or COLUMNS; without either nothing is cut."""
     from rich.console import Console
 
     class Stdout(Console):
         def on_broken_pipe(self) -> None:  # rich's own exits with 1
             unheard()
 
-    # Labels and paths hold brackets and numbers, which are neither markup nor to be coloured.
+    # Brackets and numbers in labels and paths are not markup.
     console = Stdout(markup=False, highlight=False, emoji=False)
     if not console.is_terminal and not env.has_columns():
         console.width = UNLIMITED
@@ -71,31 +71,31 @@ def stderr() -> Console:
 
 
 def unheard() -> None:
-    """Go on in silence when nobody reads any more, as in `list | head -1`: the exit code says what came of it."""
+    """Go on silently when the reader is gone, as in `list | head -1`; the exit code stays meaningful."""
     global _is_read
     _is_read = False
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_read() -> bool:
-    """Whether somebody still reads what is printed."""
+    """Whether anybody still reads the output."""
     return _is_read
 
 
 def users_output(as_json: bool) -> AbstractContextManager[object]:
-    """Where what the user's modules and kernels print goes: not into the middle of the JSON."""
+    """Redirect what the user's modules and kernels print, to keep it out of the JSON."""
     return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
 
 
 def spell_what_stdout_cannot() -> None:
-    """Let letters that the encoding of stdout does not have be printed by their numbers, as stderr does by itself."""
+    """Print characters missing from stdout's encoding as escapes, as stderr does."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager
 def hushed(quiet: bool) -> Iterator[None]:
-    """With `quiet`, print nothing but JSON and what went wrong, inside a `with` block."""
+    """With `quiet`, print only JSON and errors inside a `with` block."""
     global _quiet
     before, _quiet = _quiet, quiet
     try:
@@ -105,20 +105,20 @@ def hushed(quiet: bool) -> Iterator[None]:
 
 
 def is_quiet() -> bool:
-    """Whether nothing but JSON and what went wrong is to be printed."""
+    """Whether to print only JSON and errors."""
     return _quiet
 
 
 def counted(count: int, noun: str, several: str = "") -> str:
-    """So many of something: "1 kernel", "2 kernels"; `several` where that is more than an s."""
+    """A count with its noun: "1 kernel", "2 kernels"; `several` for irregular plurals."""
     return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
 
 
 def printable(text: str) -> str:
-    """A text with whatever a terminal would obey, or show in another order, spelled out; line breaks stay.
+    """A text with control and bidirectional characters escaped; line breaks stay.
 
-    Names, hosts and errors come from files and other programs: an escape sequence in one could move the cursor, change
-    the clipboard, or hide a line, and so could a lone surrogate end the program.
+    Names, hosts and errors come from files and other programs: an escape sequence could move the cursor, change the
+    clipboard or hide a line, and a lone surrogate could end the program.
     """
     if text.isprintable():
         return text
@@ -130,7 +130,7 @@ def _spelled(letter: str) -> str:
 
 
 class _Printable(logging.Filter):
-    """Makes what the library logs printable, whatever shows it."""
+    """Makes the library's log records printable."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = printable(record.getMessage()), ()
@@ -139,7 +139,7 @@ class _Printable(logging.Filter):
 
 @contextlib.contextmanager
 def printable_log() -> Iterator[None]:
-    """Log printable text only, inside a `with` block."""
+    """Log printable text only inside a `with` block."""
     log, clean = logging.getLogger("autotuned"), _Printable()
     log.addFilter(clean)
     try:
@@ -149,7 +149,7 @@ def printable_log() -> Iterator[None]:
 
 
 def say(text: str, whole: bool = False) -> None:
-    """Print lines of a result; unless `whole`, one that is too long for a terminal is broken, and goes on deeper."""
+    """Print lines of a result; unless `whole`, a line longer than the terminal is wrapped and indented."""
     if not _quiet:
         width = UNLIMITED if whole else stdout().width
         write("".join(f"{_broken(line, width)}\n" for line in printable(text).split("\n")))
@@ -160,7 +160,7 @@ def _broken(line: str, width: int) -> str:
 
 
 def write(text: str) -> None:
-    """Print a part of a JSON document."""
+    """Print part of a JSON document."""
     try:
         typer.echo(text, nl=False)
     except BrokenPipeError:
@@ -168,24 +168,24 @@ def write(text: str) -> None:
 
 
 def remark(text: str) -> None:
-    """Print one line on stderr, whatever line breaks the text has."""
+    """Print one line on stderr, without line breaks."""
     if not _quiet:
         complain(text)
 
 
 def complain(text: str) -> None:
-    """Print one line on stderr, also with --quiet: it says why the exit code is not 0."""
+    """Print one line on stderr, also with --quiet: it explains the exit code."""
     typer.echo(printable(" ".join(text.split())), err=True)
 
 
 def json_lines() -> Callable[[Json], None]:
-    """What prints a JSON document in a line of what stdout is now, wherever that leads later."""
+    """A writer of one JSON document per line to the present stdout, wherever that leads later."""
     stdout = sys.stdout
     return lambda data: typer.echo(json.dumps(data, allow_nan=False), file=stdout)
 
 
 def remark_text(text: str) -> None:
-    """Print a text of several lines on stderr."""
+    """Print lines on stderr."""
     typer.echo(printable(text), err=True, nl=False)
 
 
@@ -195,13 +195,13 @@ def remark_json(data: Json) -> None:
 
 
 def fail(text: str, code: int = 1) -> typer.Exit:
-    """Say in one line why a command failed; the caller raises what this returns."""
+    """Report an error in one line; the caller raises the returned exit."""
     complain(f"error: {text}")
     return typer.Exit(code)
 
 
 def ask(question: str) -> None:
-    """Ask before something is deleted; where nobody answers yes, nothing goes on."""
+    """Ask before deleting; exits unless the answer is yes."""
     if not has_terminal():
         raise typer.BadParameter("without a terminal nobody can be asked: give --yes", param_hint="--yes")
     if not typer.confirm(question, err=True):
@@ -209,24 +209,24 @@ def ask(question: str) -> None:
 
 
 def has_terminal() -> bool:
-    """Whether somebody can answer."""
+    """Whether anybody can answer."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def cannot_run(command: str, error: OSError) -> typer.Exit:
-    """Say that a command cannot be started, with the exit code that shells have for it; the caller raises it."""
+    """Report that a command cannot start, with a shell's exit code for it; the caller raises the returned exit."""
     if isinstance(error, FileNotFoundError):
         return fail(f"{command}: no such command; write what you would type without autotuned.", 127)
     return fail(f"{command} cannot be run: {error.strerror or error}", 126)
 
 
 def cannot_write(path: object, reason: object) -> typer.Exit:
-    """Say that nothing can be written where `--out` says; the caller raises what this returns."""
+    """Report that `--out` cannot be written; the caller raises the returned exit."""
     return fail(f"--out: nothing can be written to {path}: {reason}")
 
 
 def print_built(result: BuildResult) -> None:
-    """Say what was compiled beside config files, and complain of what was not."""
+    """Print what was compiled beside config files, and what was not."""
     for file in result.files:
         if file.variants:
             size = f"{file.bytes / 1024:.0f} KiB"
@@ -237,7 +237,7 @@ def print_built(result: BuildResult) -> None:
 
 
 def complain_of(faults: Iterable[Fault]) -> None:
-    """Name each fault of a config file on stderr, in a line."""
+    """Print each fault of a config file on stderr."""
     for fault in faults:
         complain(str(fault))
 
@@ -251,10 +251,10 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], heading: 
     """Print rows under headers, each on one line.
 
     Args:
-        headers: One a column, with what holds for it behind its name: ">" set flush right, "~" may be cut where there
-            is no room, "?" left out before that, "=" goes into the heading where it is the same in all rows.
+        headers: One per column, with marks behind its name: ">" right-aligned, "~" may be cut, "?" is dropped before
+            that, "=" moves into the heading if equal in all rows.
         rows: As many cells each.
-        heading: The line above; what all rows share follows.
+        heading: The line above, followed by what all rows share.
     """
     if _quiet:
         return
@@ -273,7 +273,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], heading: 
 
 
 def _width(table: Mapping[str, Sequence[str]], most: int = UNLIMITED) -> int:
-    """How many columns of a terminal a table of columns fills, if of what may be cut there are at most so many."""
+    """Width of a table in columns, with cells that may be cut at most `most` wide."""
     from rich.cells import cell_len
 
     widths = {header: max(map(cell_len, (header.rstrip(MARKS), *column))) for header, column in table.items()}
@@ -282,9 +282,9 @@ def _width(table: Mapping[str, Sequence[str]], most: int = UNLIMITED) -> int:
 
 
 def _shortened(table: dict[str, list[str]], width: int) -> Iterator[str]:
-    """Shorten words such as `num_warps=4` in columns that would be cut: those that all rows have are said above.
+    """Shorten words such as `num_warps=4` in columns that would be cut: yields lines for the words all rows share.
 
-    Of what is left the names are too, if they are the same in all rows and there is still no room.
+    If there is still no room, names that are equal in all rows move above the table too.
     """
     for header in [header for header in reversed(table) if "~" in header]:
         rows = [row for row in (cell.split(" ") for cell in table[header]) if any("=" in word for word in row)]
@@ -308,7 +308,7 @@ def _table(table: Mapping[str, Sequence[str]]) -> Table:
     from rich.text import Text
 
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for header in table:  # rich takes room from columns that may be broken; their cells are cut instead
+    for header in table:  # rich shrinks columns that may wrap; their cells are cut instead
         justify: Literal["left", "right"] = "right" if ">" in header else "left"
         made.add_column(header.rstrip(MARKS), justify=justify, no_wrap="~" not in header)
     for row in zip(*table.values()):
@@ -327,10 +327,10 @@ def _show(table: Table, console: Console) -> None:
 
 
 def print_qualities(choices: Iterable[tuple[str | None, str | None]]) -> None:
-    """Say below a table what its words for the quality of a choice mean.
+    """Explain the quality words of a table below it.
 
     Args:
-        choices: The quality of each, and the slug of its device.
+        choices: Quality and device slug of each.
     """
     met: dict[str | None, set[str | None]] = {}
     for quality, device in choices:
@@ -341,12 +341,12 @@ def print_qualities(choices: Iterable[tuple[str | None, str | None]]) -> None:
 
 
 def wrapped(line: str, width: int, indent: str) -> str:
-    """A line broken at spaces, what follows indented."""
+    """A line wrapped at spaces, with continuation lines indented."""
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def print_facts(rows: Iterable[tuple[str, str]]) -> None:
-    """Print names and values; long values go on below themselves."""
+    """Print names and values; long values wrap in their column."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
@@ -368,7 +368,7 @@ def print_heading(text: str) -> None:
 
 
 def time_words(us: float | None) -> str:
-    """A time in the unit in which it has one to three digits before the point."""
+    """A time in the unit with one to three digits before the point."""
     if us is None:
         return "n/a"
     for factor, unit in ((1e6, "s"), (1e3, "ms")):
@@ -378,17 +378,17 @@ def time_words(us: float | None) -> str:
 
 
 def ratio_words(ratio: float | None) -> str:
-    """A speed-up, with three digits; of one above 100 all before the point."""
+    """A speed-up in three digits, or all before the point above 100."""
     if ratio is None:
         return "n/a"
     return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}x"
 
 
 def config_words(form: Mapping[str, Json] | None, options: bool) -> str:
-    """A config's label; "unfinished" where a search has not chosen yet.
+    """A config's label; "unfinished" if the search has not chosen yet.
 
     Args:
-        options: Whether those of a launch mean something: they do to Triton's kernels only.
+        options: Whether launch options matter, as for Triton's kernels.
     """
     from autotuned.tunable.configs import label
 

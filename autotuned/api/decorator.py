@@ -1,4 +1,4 @@
-"""`@autotune`: checks what it was given and wraps a Triton kernel or a plain callable."""
+"""`@autotune`: checks its arguments and wraps a Triton kernel or a plain callable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ else:
     checks, benches = later("search.safety.check"), later("search.do_bench")
     neighbours, declared = later("configfiles.nearest_shape"), later("space.declared")
 
-# Name given by the user -> fingerprint and place of what has it.
+# name= of a kernel -> its fingerprint and where it is defined.
 _explicit_names: dict[str, tuple[str, tuple[str, str] | None]] = {}
 
 
@@ -68,57 +68,57 @@ def autotune(
     strategy: strategies.Name | strategies.AskTell | Callable[[Any], strategies.AskTell] | None = None,
     objective: Literal["kernel", "call"] | None = None,
 ) -> Decorator:
-    """Choose among configs by measuring them once, remember the choice on disk, and launch cheaply.
+    """Choose a config per key by benchmarking once, store the choice on disk, and launch with little overhead.
 
-    Over `@triton.jit` and `heuristics` the result is used like the kernel, `kernel[grid](...)`; over a plain
-    callable that takes its tunables by keyword, like the callable. The first twelve parameters are those of
-    `triton.autotune`, in its order; `docs/migration.md` says where they mean something else.
+    Over `@triton.jit` (and `heuristics`) the result is used like the kernel, `kernel[grid](...)`; over a plain callable
+    that takes its tunables by keyword, like the callable. The first twelve parameters are those of `triton.autotune`,
+    in its order; `docs/migration.md` lists the differences.
 
     Args:
         configs: List of `triton.Config`, a callable of the bound arguments (by keyword) returning one, or a `Space`.
             An empty list means one default config.
-        key: Argument names (a scalar enters by type and value, a tensor by shape) and callables of the bound
-            arguments (one dict). None: every tensor's shape and every integer that is no constexpr. dtypes, stride
+        key: Argument names (scalars enter by type and value, tensors by shape) and callables of the bound arguments
+            (one dict). None: the shapes of all tensors and all integers that are not constexprs. dtypes, stride
             patterns and None-ness of all tensors are always in the key.
         prune_configs_by: `early_config_prune`, `perf_model`, `top_k`, as in Triton; pruners may be generators.
-        reset_to_zero: Arguments that the kernel adds into: zeroed before every launch, trial or not.
-        restore_value: Arguments put back after each trial. None or "auto": found out. []: nothing is protected.
+        reset_to_zero: Arguments that the kernel accumulates into: zeroed before every launch, trial or not.
+        restore_value: Arguments restored after each trial. None or "auto": detected. []: nothing is protected.
         pre_hook: Called before each trial with all arguments, and once after the race with `reset_only=True`.
         post_hook: Called after each trial with all arguments and `exception=`.
-        warmup: Milliseconds: measure with Triton's `do_bench`.
-        rep: Milliseconds: likewise.
-        use_cuda_graph: Measure with Triton's `do_bench_cudagraph`.
-        do_bench: Measures instead of this package: `do_bench(call, quantiles=)` in milliseconds.
+        warmup: Milliseconds; benchmark with Triton's `do_bench`.
+        rep: Milliseconds; likewise.
+        use_cuda_graph: Benchmark with Triton's `do_bench_cudagraph`.
+        do_bench: The benchmark to use: `do_bench(call, quantiles=)` returns milliseconds.
         cache_results: False keeps choices in this process.
         name: Stable public name of the kernel; default `module.qualname`.
-        default: Config, or callable of the bound arguments returning one, used where nothing is stored. With it
-            a kernel never searches by itself.
+        default: Config, or callable of the bound arguments returning one, used if nothing is stored; the kernel then
+            never searches by itself.
         bucket: `{"M": autotuned.pow2}`: the key holds the bucket of a key argument, the launch its true value.
-        members: Tune a bucket on so many of its calls, where a recording or cases have them; a first call in a program
+        members: Tune a bucket on this many of its calls, if a recording or cases have them; a first call in a program
             has only itself.
-        members_by: What one config is the best of them by: "mean", the geometric mean of its times over those of the
-            best of each, or "worst", the largest of these.
-        nearest: `{"M": 2.0}`: where config files lack the call, its nearest neighbour serves that differs in M only, by
-            at most this factor. `autotuned.within("5%")`: a rule in the files serves, where it loses no more than this.
+        members_by: How one config is picked for all members: "mean", the geometric mean of its slowdowns against each
+            member's best config, or "worst", the largest slowdown.
+        nearest: `{"M": 2.0}`: if config files lack the call, use the nearest entry that differs in M only, by at most
+            this factor. `autotuned.within("5%")`: use a rule of the files that loses no more than this.
         check: What a config must compute to be chosen: a reference callable, "first" (the first config that runs), or
             an `autotuned.Check` with tolerances and poisoning.
-        version: A salt: change it to tune again.
+        version: A salt; change it to tune again.
         toolchain: For plain callables: distributions whose versions are in the key, such as "cupy-cuda13x".
-        budget_s: One search stops after this many seconds, above 0, with the best so far; None: when it is done.
-        max_searches: After this many searches in one process, calls with further keys run untuned, with one warning.
+        budget_s: Stop a search after this many seconds (above 0) with the best config so far; None: no limit.
+        max_searches: After this many searches in one process, further keys run untuned, with one warning.
         strategy: How a `Space` is searched: "auto", "exhaustive", "random", "guided", or an object with `ask(n)` and
             `tell(results)`.
-        objective: What is measured: "kernel", the device's time, or "call", what one call costs where the host may be
-            the limit. None: "kernel" over kernels, "call" over plain callables. A benchmark measures what it does.
+        objective: "kernel" measures device time, "call" what one call costs including the host. None: "kernel" for
+            kernels, "call" for plain callables. With a benchmark of your own, leave it out.
 
     Returns:
-        A decorator giving a `Tuned` (a subclass of Triton's `Autotuner`) or a `TunedFunction`.
+        A decorator returning a `Tuned` (a subclass of Triton's `Autotuner`) or a `TunedFunction`.
 
     Raises:
-        DecorationError: What is decorated cannot be, or options contradict each other.
+        DecorationError: The decorated object cannot be tuned, or options contradict each other.
         VersionError: Triton is older than 3.6.
         ArgumentNameError: A list names an argument that the kernel does not have.
-        ConfigError: A config is none, or sets something that is no parameter.
+        ConfigError: An entry is not a config, or sets something that is not a parameter.
     """
     given = _Given(
         configs=configs,
@@ -149,14 +149,14 @@ def autotune(
 def measured_by(
     do_bench: Callable[..., Any] | None, warmup: int | None, rep: int | None, use_cuda_graph: bool
 ) -> Callable[..., Any] | None:
-    """The user's benchmark, or Triton's with the user's times; None where neither was asked for."""
+    """The user's benchmark, Triton's with the user's times, or None if neither was asked for."""
     if do_bench is not None or (warmup is None and rep is None and not use_cuda_graph):
         return do_bench
     return benches.TritonBench(25 if warmup is None else warmup, 100 if rep is None else rep, use_cuda_graph)
 
 
 class _Given(Frozen):
-    """What the decorator was given; `decorate` checks it against what is decorated."""
+    """The decorator's arguments; `decorate` checks them against the decorated function."""
 
     configs: Any
     key: Sequence[str | Callable[..., Any]] | None
@@ -181,7 +181,6 @@ class _Given(Frozen):
     objective: str | None
 
     def decorate(self, fn: Any) -> Any:
-        """Wrap `fn`."""
         function = _decorated_function(fn)
         configs.check_prune(self.prune)
         name = self.name or source.public_name(fn)
@@ -233,7 +232,6 @@ class _Given(Frozen):
             )
 
     def _argument_names(self, tunable: Tunable) -> Names:
-        """The lists of names, and the names of `bucket=` and `nearest=`, checked."""
         known = [parameter.name for parameter in tunable.parameters]
         lists = (("key", self.key), ("reset_to_zero", self.zero), ("restore_value", self.restore))
         names = Names(*(checked_names(label, given, known, tunable.name) for label, given in lists))
@@ -245,7 +243,7 @@ class _Given(Frozen):
         return names
 
     def _check_axes(self, tunable: Tunable) -> None:
-        """Refuse a bucket, or a factor for neighbours, of what is not in the key."""
+        """Refuse `bucket=` and `nearest=` for arguments that are not in the key."""
         for argument, function in self.bucket.items():
             if not callable(function):
                 raise DecorationError(
@@ -303,13 +301,13 @@ class _Given(Frozen):
         )
 
     def _computed(self, tunable: Tunable) -> Any:
-        """What gives the configs of a call, where they are no list."""
+        """What computes the configs of a call; None for a fixed list."""
         if self.strategy is None and not _is_space(self.configs):
             return self.configs if callable(self.configs) else None
         return declared.of(self.configs, self.strategy, tunable.has_options, tunable.name)
 
     def _objectives(self, tunable: Tunable) -> dict[str, Any]:
-        """What is measured, and what would be if nobody said."""
+        """The objective, and the default one."""
         if self.objective not in (None, "kernel", "call"):
             raise DecorationError(
                 f"`{tunable.name}`: objective: expected 'kernel' or 'call', got {self.objective!r:.60}. The first is "
@@ -325,14 +323,12 @@ class _Given(Frozen):
 
 
 def _checked_dict(label: str, what: str, given: Any) -> dict[str, Any]:
-    """What an option says by argument name; DecorationError if it is no dict."""
     if given is not None and not isinstance(given, Mapping):
         raise DecorationError(f"@autotune: {label}: expected a dict of {what} by argument name, got {given!r:.60}.")
     return dict(given or {})
 
 
 def _checked_distributions(given: Any) -> tuple[str, ...]:
-    """`toolchain=` as names; DecorationError if it is one name, whose letters would be taken for some."""
     if isinstance(given, str):
         raise DecorationError(
             f"@autotune: toolchain: expected a list of distributions, got {given!r:.60}. Write "
@@ -342,7 +338,6 @@ def _checked_distributions(given: Any) -> tuple[str, ...]:
 
 
 def _refuse_both(names: Sequence[str], zeroed: Sequence[str], kernel: str, label: str, does: str) -> None:
-    """Refuse a name in a list that does something else with the argument than `reset_to_zero` does."""
     for name in sorted(set(names) & set(zeroed)):
         raise ArgumentNameError(
             f"`{kernel}`: {name!r} is in both {label} and reset_to_zero. The first {does}, the second overwrites it "
@@ -353,7 +348,6 @@ def _refuse_both(names: Sequence[str], zeroed: Sequence[str], kernel: str, label
 
 
 def _checked_searches(max_searches: Any) -> float:
-    """`max_searches=` as a number; DecorationError if it is none."""
     if max_searches is None:
         return math.inf
     if type(max_searches) is not int or max_searches < 0:
@@ -362,7 +356,6 @@ def _checked_searches(max_searches: Any) -> float:
 
 
 def _checked_budget(budget_s: Any) -> float | None:
-    """`budget_s=`, which may be None for no limit; DecorationError if it is no number above 0."""
     is_number = isinstance(budget_s, (int, float)) and not isinstance(budget_s, bool)
     if budget_s is not None and not (is_number and budget_s > 0):
         raise DecorationError(
@@ -373,10 +366,7 @@ def _checked_budget(budget_s: Any) -> float | None:
 
 
 def _place(fn: Any) -> tuple[str, str] | None:
-    """Where a function is defined: one defined there again, as by a reload or a notebook's cell, takes its place.
-
-    None for one inside another function, of which there may be many at once.
-    """
+    """Where a function is defined, so that a reload or a notebook cell replaces it; None inside another function."""
     function: Any = source.python_function(fn)
     return None if "<locals>" in function.__qualname__ else (function.__module__, function.__qualname__)
 
@@ -388,14 +378,14 @@ def _one_config() -> Any:
 
 
 def _decorated_function(fn: Any) -> Any:
-    """The plain function inside what is decorated.
+    """The plain function inside.
 
     Raises:
-        DecorationError: There is none, or a tuner is inside already.
+        DecorationError: There is none, or it is tuned already.
         VersionError: It is a kernel of a Triton that is too old.
     """
     is_kernel = triton_names.is_kernel(fn)
-    if is_kernel or type(fn).__module__.startswith("triton."):  # interpreted ones of an old Triton are no such kind
+    if is_kernel or type(fn).__module__.startswith("triton."):  # an old Triton's interpreted kernels are neither
         versions.check()
     if is_kernel:
         if any(triton_names.is_tuner(layer) for layer in triton_names.layers(fn)):
@@ -425,12 +415,12 @@ _LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATO
 
 
 def _is_space(given: Any) -> bool:
-    module = sys.modules.get("autotuned.space.space")  # who made a space has imported it
+    module = sys.modules.get("autotuned.space.space")  # not imported: there are no spaces
     return module is not None and isinstance(given, module.Space)
 
 
 def _is_tuned_function(fn: Any) -> bool:
-    module = sys.modules.get("autotuned.api.function")  # without it there is none
+    module = sys.modules.get("autotuned.api.function")  # not imported: there are no tuned functions
     return module is not None and isinstance(fn, module.TunedFunction)
 
 

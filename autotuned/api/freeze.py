@@ -1,4 +1,4 @@
-"""`freeze`: one choice of ours as Triton's own tuner with a single config, for those who make their own choice."""
+"""`freeze`: turns one choice into Triton's own tuner with a single config."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from autotuned.triton_compat import kernel as toolchain
 
 
 def freeze(kernel: Any, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
-    """Triton's own tuner over the same kernel, with the config chosen for these arguments as its only one.
+    """Return Triton's own tuner over the same kernel, with the config chosen for these arguments as its only one.
 
-    For `torch.compile`, which takes a tuner apart and measures its configs itself, and for whoever else wants a choice
-    that never changes. It is right for calls of this key; others run with the same config.
+    For `torch.compile`, which takes a tuner apart and benchmarks its configs itself. The config is right for calls with
+    this key; other calls run with it too.
 
     Args:
         kernel: A kernel under `@autotuned.autotune`, with `triton.heuristics` outside or not.
-        *args: Arguments of a call, as for a launch.
-        **kwargs: Those that the call gives by name.
-        grid: Search now, with this grid, if nothing is stored; without it nothing is searched.
+        *args: Positional arguments of a call.
+        **kwargs: Its keyword arguments.
+        grid: Search with this grid if nothing is stored; None never searches.
 
     Returns:
         A `triton.runtime.Autotuner` with one config, under the same heuristics.
 
     Raises:
-        DecorationError: It is no tuned kernel, or has `reset_to_zero`, which Triton does not do with one config.
+        DecorationError: It is not a tuned kernel, or has `reset_to_zero`, which Triton ignores with one config.
         NotTunedError: No choice is stored for these arguments, and no grid is given.
     """
     outside, tuned = _parts(kernel)
@@ -50,7 +50,7 @@ def freeze(kernel: Any, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
 
 
 def _parts(kernel: Any) -> tuple[list[Any], Tuned]:
-    """The heuristics outside of the tuned kernel, outermost first, and the tuned kernel."""
+    """The heuristics around the tuned kernel, outermost first, and the kernel."""
     outside: list[Any] = []
     for layer in toolchain.layers(kernel):
         if isinstance(layer, Tuned):

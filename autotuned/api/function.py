@@ -1,4 +1,4 @@
-"""`TunedFunction`: a plain callable whose tunables are chosen by this package."""
+"""`TunedFunction`: a plain callable whose tunables this package chooses."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ else:
 
 
 class TunedFunction(Named, Generic[Function, Places]):
-    """A plain callable with its tunables chosen; used as `f(*args)`, without a grid.
+    """A plain callable that runs with its chosen config; called as `f(*args)`, without a grid.
 
-    For type checkers it is generic in the callable: a call returns what that returns, and its first six arguments are
-    checked if they are given by position. What is given by name is not: which parameters are tuned, the configs say.
+    For type checkers it is generic in the callable: calls return what the callable returns, and the first six
+    positional arguments are checked. Keyword arguments are not, since the configs decide which of them are tuned.
     """
 
     fn: Function
@@ -47,7 +47,7 @@ class TunedFunction(Named, Generic[Function, Places]):
     if not TYPE_CHECKING:
 
         def __class_getitem__(cls, parameters: Any) -> Any:
-            """For annotations: `typing`'s own wants both parameters."""
+            """For annotations: `typing` would insist on both parameters."""
             return GenericAlias(cls, parameters)
 
     def __init__(
@@ -141,13 +141,13 @@ class TunedFunction(Named, Generic[Function, Places]):
         ) -> Callable[..., R]: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """The function as an attribute of a class is a method, as any function is; one under `staticmethod` is not."""
+        """Bind as a method, as functions do; a `staticmethod` stays unbound."""
         if instance is None or isinstance(self.fn, staticmethod):
             return self
         return MethodType(self, instance)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """What Triton's `kernel[grid]` and heuristics over this would call: no kernel is here.
+        """Called by Triton's `kernel[grid]` and heuristics, which need a kernel.
 
         Raises:
             DecorationError: Always.
@@ -181,9 +181,7 @@ class TunedFunction(Named, Generic[Function, Places]):
         self.tuner.forget()
 
     def prepare(self, *args: Any, search: bool = False, **kwargs: Any) -> Config:
-        """Decide and bind for a call now, so that the call itself looks nothing up; returns the config.
-
-        The function is not called, except by the trials of a search.
+        """Choose and bind the config for a call ahead of time, and return it. Only a search calls the function.
 
         Args:
             search: Whether to search where nothing is stored and the mode allows it. Without, `default=` is taken, else

@@ -1,4 +1,4 @@
-"""`heuristics`: parameters computed from the others at every launch, as with Triton's decorator, and cheaper."""
+"""`heuristics`: parameters computed from the other arguments at every launch; Triton's decorator, but cheaper."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ _TRITON_RUN: Any = TritonHeuristics.run
 
 
 def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callable[[Any], Heuristics]:
-    """Compute parameters of a kernel from its other arguments, at every launch and in the order of `values`.
+    """Compute kernel parameters from the other arguments at every launch, in the order of `values`.
 
-    Each function gets one dict of what the caller passed, by name, `grid` and `warmup` included, with what was
-    computed before it; defaults are not in it. Its answer is passed on by keyword, in place of one that the caller
-    passed. This is `triton.heuristics`, and changing the import is enough. Over a kernel tuned by this package the
-    values are computed on the way into the launch table, which costs a fraction of Triton's; over anything else it
-    does what Triton's does.
+    Each function gets a dict of the call's arguments by name (without defaults), including `grid`, `warmup` and the
+    values computed so far. Its result is passed by keyword and overrides what the caller passed. A drop-in replacement
+    for `triton.heuristics`: over a tuned kernel values are computed while the launch table is asked, at a fraction of
+    Triton's cost; over other kernels it does what Triton does.
 
     Args:
         values: Parameter name -> function. The mapping stays live: a change counts from the next launch on.
@@ -67,7 +66,7 @@ def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callabl
 
 
 class Heuristics(Base, TritonHeuristics, Named):
-    """A kernel with parameters computed at every launch; `.fn` is the kernel, `.values` the functions.
+    """A kernel with parameters computed at every launch: `.fn` is the kernel, `.values` are the functions.
 
     `run` is Triton's own, which torch.compile traces and others replace.
     """
@@ -76,8 +75,8 @@ class Heuristics(Base, TritonHeuristics, Named):
         super().__init__(fn, fn.arg_names, values)
         self._attach(launcher.uses_c())
 
-    # The C launcher puts a function of its own behind `[]`; torch.compile looks this one up and traces it. The
-    # parameter that nobody passes keeps Python 3.11 and later from calling it in place of the other.
+    # torch.compile traces this one; the C launcher has its own `[]`. The extra parameter keeps Python 3.11 and later
+    # from calling this instead of that.
     def __getitem__(self, grid: Grid, *nothing: Any) -> Callable[..., Any]:
         return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
 
@@ -85,11 +84,10 @@ class Heuristics(Base, TritonHeuristics, Named):
         _native.watch([cls])
 
     def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
-        """A call that is not computed in C."""
         return self.run(*args, grid=grid, warmup=warmup, **kwargs)
 
     def _still_ours(self) -> bool:
-        """Whether values may be computed in C: `run` is Triton's, and the kernel has a C path of its own."""
+        """Whether C may compute the values: `run` is Triton's own, and the kernel has a C path."""
         return type(self).run is _TRITON_RUN and type(self.fn) in (Decorated, Tuned, Heuristics)
 
 

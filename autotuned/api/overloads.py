@@ -1,4 +1,4 @@
-"""What `autotune(...)` gives over what, for type checkers; no running program imports this file."""
+"""The types that `autotune(...)` returns; imported by type checkers only."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from autotuned.api.tuned import Tuned
 
 
 class Decorator(Protocol):
-    """What `autotune(...)` gives: over a Triton kernel a `Tuned`, over another callable a `TunedFunction`."""
+    """`autotune(...)`: turns a Triton kernel into a `Tuned`, another callable into a `TunedFunction`."""
 
-    # mypy: every callable might take more arguments by position; the first overload that fits is right.
+    # mypy cannot match the later ones, since any callable might take more arguments; the first match is right.
     @overload
     def __call__(self, fn: K, /) -> Tuned: ...
     @overload

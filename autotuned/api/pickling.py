@@ -1,4 +1,4 @@
-"""What decorated objects have in common: pickled by name, as functions are, and shown in a line."""
+"""How decorated objects are pickled (by name, like functions) and shown."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ CaseGenerator = Callable[[Any], Iterator[Mapping[str, Any]]]
 
 
 def by_name(module: str, qualname: str) -> Any:
-    """What a module calls so: how a tuned object comes out of a pickle, as functions do."""
+    """Import an object by module and qualified name; called when a tuned object is unpickled."""
     return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
 
 
 class Named:
-    """Copied and pickled as functions are: a copy is the object itself, and a pickle is its name."""
+    """Copied and pickled like a function: a copy is the object itself, a pickle is its name."""
 
     fn: Any
 
     def __repr__(self) -> str:
-        """Name, configs, choices of this process and mode; of heuristics what they compute and over what."""
+        """Name, configs, number of choices and mode; for heuristics the computed names and the kernel."""
         kind, tuner = type(self).__name__, vars(self).get("tuner")
         if tuner is None:
             return f"{kind}({', '.join(getattr(self, 'values', ()))}; {self.fn!r})"

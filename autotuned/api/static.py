@@ -1,4 +1,4 @@
-"""What type checkers and editors see of tuned objects: Triton is untyped, and the launcher's base is chosen at import.
+"""What type checkers see of tuned objects, since Triton is untyped and the launcher's base is chosen at import.
 
 No running program imports this file.
 """
@@ -24,8 +24,8 @@ class Kernel(Protocol):
     def __getitem__(self, grid: Any, /) -> Any: ...
 
 
-# A type variable for each kind of decorated object, by how many arguments it takes by position. Not its signature:
-# from that, overloads would give Any for every function with an Any in it, and for Triton's kernels under mypy.
+# A type variable for each number of positional arguments. Whole signatures do not work: overloads would give Any for
+# every function with an Any in it, and for Triton's kernels under mypy.
 K = TypeVar("K", bound=Kernel)
 F0 = TypeVar("F0", bound=Callable[..., Any])
 F1 = TypeVar("F1", bound=Callable[Concatenate[Any, ...], Any])
@@ -35,7 +35,7 @@ F4 = TypeVar("F4", bound=Callable[Concatenate[Any, Any, Any, Any, ...], Any])
 F5 = TypeVar("F5", bound=Callable[Concatenate[Any, Any, Any, Any, Any, ...], Any])
 F6 = TypeVar("F6", bound=Callable[Concatenate[Any, Any, Any, Any, Any, Any, ...], Any])
 Function = TypeVar("Function", bound=Callable[..., Any], covariant=True, default=Callable[..., Any])
-Places = TypeVar("Places", default=Any)  # `Literal[2]` of a function with two arguments that have a place
+Places = TypeVar("Places", default=Any)  # number of positional arguments, such as `Literal[2]`
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
@@ -46,7 +46,7 @@ R = TypeVar("R")
 
 
 class Base:
-    """The launcher's part of a decorated kernel."""
+    """The launcher's base class of a decorated kernel."""
 
     def run(self, *args: Any, grid: Grid, warmup: bool = False, **kwargs: Any) -> Any:
         """Launch with the config chosen for these arguments, as `kernel[grid](...)` does.
@@ -62,7 +62,7 @@ class Base:
         """
 
     def __getitem__(self, grid: Grid, /) -> Callable[..., Any]:
-        """The kernel with a grid, to be called with its arguments: `kernel[grid](x, n)`."""
+        """Bind a grid: `kernel[grid](x, n)`."""
         raise NotImplementedError
 
     def _attach(self, table: object) -> None: ...

@@ -1,4 +1,4 @@
-"""What Triton's switches ask for after a choice: its listener, its attributes, and its line on standard output."""
+"""Reports choices the way Triton's tuner does: its listener, its attributes, its printed lines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from autotuned.typed_json import Json
 
 
 def announce(tuner: Any, key: Any, choice: Choice) -> None:
-    """Tell of a choice that was measured or stored, as Triton's own tuner does.
+    """Report a choice as Triton's own tuner does.
 
-    After a search sets `bench_time`; calls `knobs.autotuning.listener`, where this Triton has one; prints if
-    `TRITON_PRINT_AUTOTUNING` says so and something was measured.
+    Sets `bench_time` after a search, calls `knobs.autotuning.listener` if this Triton has one, and prints after a
+    search if `TRITON_PRINT_AUTOTUNING` is set.
 
     Args:
         tuner: The tuned kernel.
@@ -38,7 +38,7 @@ def announce(tuner: Any, key: Any, choice: Choice) -> None:
             cache_hit=not fresh,
         )
     if fresh and toolchain.prints_autotuning():
-        # The one thing that the library prints: other tools switch it on and read it.
+        # The only output of the library; other tools enable and parse it.
         print(  # noqa: T201
             f"Triton autotuning for function {tuner.base_fn.__name__},\nwith key as {key},\n"
             f"finished after {tuner.bench_time:.2f}s,\nbest config selected: {choice.config};"
@@ -46,16 +46,16 @@ def announce(tuner: Any, key: Any, choice: Choice) -> None:
 
 
 def say_measured(function: str, config: Any) -> None:
-    """Triton's own line for each config of a search, where `TRITON_PRINT_AUTOTUNING` is on."""
+    """Print Triton's line for a benchmarked config, if `TRITON_PRINT_AUTOTUNING` is set."""
     if toolchain.prints_autotuning():
         print(f"Autotuning kernel {function} with config {config}")  # noqa: T201
 
 
 def timings(record: TuningRecord, live: Iterable[Any], kernel: str) -> dict[Any, list[float]]:
-    """A record in Triton's form: config to median, 20th and 80th percentile in milliseconds, infinite where it failed.
+    """A record in Triton's form: config -> median, 20th and 80th percentile in ms, infinite if it failed.
 
     Args:
-        live: Configs to use as keys; a measured one that is not among them, such as a pruner's own, is made anew.
+        live: Configs to use as keys; a measured one that is not among them is built anew.
     """
     by_identity = {configs.identity(config, kernel, opaque.spell): config for config in live}
     return {by_identity.get(timing.identity) or _config(timing.config): _times(timing) for timing in record.timings}

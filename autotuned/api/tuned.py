@@ -45,13 +45,13 @@ else:
     recorder, triton_listener = later("recording.recorder"), later("api.triton_listener")
 
 _TRITON_RUN = kernel.own_run()
-_NO_GRID: Any = ...  # what the launcher's base passes where there is none
+_NO_GRID: Any = ...  # passed by the launcher's base if there is no grid
 _native.index_like(Autotuner, Heuristics)
 _native.read_grids(lambda grid: grid_program.program(grid))
 
 
 class Mirror(dict[Any, Any]):
-    """The choices of this process in Triton's layout: what a user writes is a pin, what a user deletes is forgotten."""
+    """This process's choices in Triton's layout: writing one pins it, deleting one forgets it."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Mirror(dict[Any, Any]):
         self.pins: set[Any] = set()
 
     def note(self, key: Any, config: Any) -> None:
-        """Show a choice of ours."""
+        """Show a choice of ours, without pinning it."""
         super().__setitem__(key, config)
 
     def __setitem__(self, key: Any, config: Any) -> None:
@@ -110,7 +110,7 @@ class Mirror(dict[Any, Any]):
 
 
 class TritonPruningError(PruningError, AutotunerError):  # type: ignore[misc]  # Triton is untyped
-    """Pruning went wrong; also Triton's own error for it, which callers may catch."""
+    """Pruning failed; also Triton's own error for it, which callers may catch."""
 
     def __init__(self, error: Exception) -> None:
         PruningError.__init__(self, str(error), **vars(error))
@@ -124,7 +124,7 @@ class TritonPruningError(PruningError, AutotunerError):  # type: ignore[misc]  #
 
 
 class Decoration(Frozen):
-    """What a decoration gives that Triton's tuner takes too."""
+    """The decorator's arguments that Triton's tuner takes too."""
 
     names: Names
     configs: list[Any]
@@ -134,11 +134,11 @@ class Decoration(Frozen):
 
 
 class Tuned(Base, Autotuner, Named):
-    """A Triton kernel whose config is chosen, stored and launched by this package.
+    """A Triton kernel whose config this package chooses, stores and launches.
 
-    A subclass of Triton's `Autotuner`, one level deep, because torch.compile, vLLM and others accept a tuner by
-    `isinstance`. It keeps the base's attributes; `docs/migration.md` lists what differs. The launcher's base comes
-    first: it has `run`, and in C the native `[]`.
+    It subclasses Triton's `Autotuner` because torch.compile, vLLM and others check with `isinstance`, and keeps its
+    attributes; `docs/migration.md` lists the differences. The launcher's base comes first: it has `run`, and in C the
+    native `[]`.
     """
 
     _follows_tensors = True  # launched on the GPU that all tensors lie on, whichever is current
@@ -181,7 +181,9 @@ class Tuned(Base, Autotuner, Named):
 
     @property
     def nargs(self) -> Any:
-        """The arguments by place, by name, of the call that this thread decides, for pruners and hooks; else None."""
+        """The positional arguments, by name, of the call being decided on this thread, for pruners and hooks; else
+        None.
+        """
         return getattr(self._calls, "nargs", None)
 
     @nargs.setter
@@ -189,12 +191,14 @@ class Tuned(Base, Autotuner, Named):
         self._calls.nargs = arguments
 
     def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
-        """A call that the C launcher does not answer, and every call of the Python twin.
+        """Answer a call that C does not, and every call of the Python twin; `run` and `kernel[grid]` both end here.
 
-        `run(*args, grid, warmup=False, **kwargs)` and `kernel[grid](*args, **kwargs)` arrive here: `grid` is a tuple
-        or list of 1 to 3 sizes, or a callable of all arguments by name, evaluated at every launch. With `warmup` the
-        chosen config (or the first) is compiled without a launch and without a search. Returned is what Triton's
-        launch returns: the compiled kernel, None in the interpreter.
+        Args:
+            grid: 1 to 3 sizes, or a callable of all arguments by name, evaluated at every launch.
+            warmup: Compile the chosen config, or the first one, without a launch or a search.
+
+        Returns:
+            What Triton's launch returns: the compiled kernel, None in the interpreter.
 
         Raises:
             CallError: Arguments or grid are missing.
@@ -203,7 +207,7 @@ class Tuned(Base, Autotuner, Named):
         """
         # hot path of the Python twin
         if Autotuner.run is not _TRITON_RUN and not self._still_ours():
-            return Autotuner.run(self, *args, grid=grid, warmup=warmup, **kwargs)  # whoever patched it means this too
+            return Autotuner.run(self, *args, grid=grid, warmup=warmup, **kwargs)  # a patched `run` applies here too
         seen, configs = self._seen, self.configs
         if configs is not seen[0] or len(configs) != seen[1]:
             self._configs_changed()
@@ -212,7 +216,7 @@ class Tuned(Base, Autotuner, Named):
         tuner = self.tuner
         try:
             values = tuner.order(*args, **kwargs)
-        except TypeError:  # not called here: Python 3.11 would turn a TypeError of the launch into a KeyError
+        except TypeError:  # not called here: Python 3.11 would turn the launch's TypeError into a KeyError
             values, bound = (), None
         else:
             bound = tuner.launcher.find(values)
@@ -225,7 +229,7 @@ class Tuned(Base, Autotuner, Named):
 
     @staticmethod
     def _still_ours() -> bool:
-        """Whether nobody replaced the base class's `run`; what `install()` puts in front of it is ours."""
+        """Whether the base class's `run` is Triton's, or the one that `install()` put in front of it."""
         run = Autotuner.run
         return run is _TRITON_RUN or getattr(run, "in_front_of", None) is _TRITON_RUN
 
@@ -239,10 +243,10 @@ class Tuned(Base, Autotuner, Named):
             return super().run(*args, grid=grid, **kwargs)  # where the table may know the call
 
     def _place(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-        """The GPU on which all tensors lie, if it is not the current one.
+        """The GPU that holds all tensors, if it is not the current one.
 
         Raises:
-            PlaceError: The current one cannot reach a tensor.
+            PlaceError: The current GPU cannot reach a tensor.
         """
         tunable = self.tuner.tunable
         if not isinstance(tunable, TunableKernel) or not tunable.bindable:
@@ -290,7 +294,7 @@ class Tuned(Base, Autotuner, Named):
         self.tuner.forget()
 
     def _triton_key(self, call: Call) -> tuple[Any, ...] | None:
-        """Triton's own key of a call; None where it cannot be hashed."""
+        """Triton's own key of a call; None if it cannot be hashed."""
         arguments = call.arguments
         parts = [_without_memory(arguments[name]) for name in self.keys if name in arguments]
         parts += [str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")]
@@ -322,10 +326,10 @@ class Tuned(Base, Autotuner, Named):
         self.restore_value[:] = names
 
     def decided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any = None) -> Any:
-        """The config of the choice for a call: remembered or stored, or searched for now if a grid is given.
+        """The config for a call: remembered, stored, or searched for if a grid is given.
 
         Raises:
-            NotTunedError: There is none, and no grid to search with, or one that launches nothing.
+            NotTunedError: There is none and no grid, or the grid launches nothing.
         """
         call = self.tuner.call(args, kwargs, grid)
         if grid is not None:
@@ -352,10 +356,10 @@ class Tuned(Base, Autotuner, Named):
 
     @cached_property  # Triton's own tuner sets it after a search: `replaced` has both
     def configs_timings(self) -> dict[Any, list[float]]:
-        """What the latest choice was chosen by: config to median, 20th and 80th percentile in milliseconds.
+        """Timings behind the latest choice: config -> median, 20th and 80th percentile in milliseconds.
 
         Raises:
-            AttributeError: Nothing was measured or found stored yet; Triton's tuners have no such attribute then.
+            AttributeError: Nothing was measured or loaded yet; Triton's tuners lack the attribute then, too.
         """
         name, choice = self.tuner.tunable.name, self._measured
         if choice is None or choice.record is None:
@@ -363,10 +367,10 @@ class Tuned(Base, Autotuner, Named):
         return triton_listener.timings(choice.record, [*self.configs, choice.config], name)
 
     def prepare(self, *args: Any, grid: Any = None, search: bool = False, **kwargs: Any) -> Config:
-        """Decide, compile, load and bind for a call now, so that the call itself only launches; returns the config.
+        """Choose, compile, load and bind the config for a call ahead of time, and return it.
 
-        Nothing is launched, and nothing zeroed; the config's `pre_hook` is called, since it may decide what is
-        compiled. With a search, its trials are launched, and the tensors are afterwards as they were.
+        Nothing is launched or zeroed. The config's `pre_hook` runs, since it may decide what is compiled. A search
+        launches its trials and restores the tensors.
 
         Args:
             grid: As for the call; only a search needs it.
@@ -408,10 +412,10 @@ _native.watch([Autotuner, Tuned])
 
 
 class Decorated(Tuned):
-    """What `@autotune` gives. Unlike Triton's tuners it can be called, which says what is missing."""
+    """What `@autotune` returns. Unlike Triton's tuners it is callable, to say that the grid is missing."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What a call without a grid gets.
+        """A call without a grid.
 
         Raises:
             CallError: Always.
@@ -423,10 +427,10 @@ class Decorated(Tuned):
 
     @property
     def __signature__(self) -> Any:
-        """None: what asks for one would decorate this as a function, as `triton.jit` above `@autotune` does.
+        """Missing, so that `triton.jit` above `@autotune` fails with this message.
 
         Raises:
-            TypeError: Always, as `inspect` does for what cannot be called.
+            TypeError: Always, as `inspect` does for what is not callable.
         """
         raise TypeError(
             f"`{self.tuner.tunable.name}`: expected a function, got a tuned kernel. Put @autotune above @triton.jit."
@@ -434,7 +438,7 @@ class Decorated(Tuned):
 
 
 def _holds_nothing(value: Any) -> bool:
-    """Whether a part of a key in Triton's layout is plain data: a mirror must not keep objects and closures alive."""
+    """Whether part of a Triton key is plain data: the mirror must not keep objects and closures alive."""
     if isinstance(value, tuple):
         return all(map(_holds_nothing, value))
     kind = type(value)
@@ -445,7 +449,7 @@ _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 
 def _without_memory(value: Any) -> Any:
-    """A tensor's shape in place of the tensor, also in tuples: a mirror must not keep memory alive."""
+    """Replace tensors by their shapes, also in tuples: the mirror must not keep memory alive."""
     if is_tensor(value):
         return sizes_of(value) if getattr(value, "is_nested", False) else tuple(value.shape)
     return tuple(map(_without_memory, value)) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""Whether the compiled kernels beside a config file are in order: all that its entries name, whole, and no more."""
+"""Checks that the compiled kernels beside a config file are the ones its entries name, undamaged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotuned.typed_json import canonical
 
 
 def faults(path: Path, config: ConfigFile) -> Iterator[str]:
-    """What is wrong beside a config file, each in a line."""
+    """What is wrong with the binaries of a config file, one line each."""
     named = {digest for _, entry in config.entries() for digest in entry.binaries}
     beside = writer.path_beside(path, config.kernel)
     if not named and not beside.exists():
@@ -44,7 +44,7 @@ def faults(path: Path, config: ConfigFile) -> Iterator[str]:
 
 
 def _is_of_another(variant: Variant, entry: Entry) -> bool:
-    """Whether plain constants of a binary are others than the entry's config has."""
+    """Whether a binary's plain constants differ from the entry's config."""
     constants = variant.form.constants
     return any(
         canonical(constants[name]) != canonical(value)
@@ -54,7 +54,7 @@ def _is_of_another(variant: Variant, entry: Entry) -> bool:
 
 
 def strays(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Files of binaries in these folders that have no config file of their name, each with what is wrong."""
+    """Files of binaries in these folders without a config file, each with its fault."""
     for folder in sorted({path.parent for path in paths}):
         for path in sorted(folder.glob(f"*{binaryfile.SUFFIX}")):
             if not path.with_suffix(".json").exists() and binaryfile.is_ours(disk.read_head(path, binaryfile.HEAD)):

@@ -1,4 +1,4 @@
-"""Compile what ships: for a call and its config the specialization that was met, and the generic ones beside it."""
+"""Compiles what ships: for a call and config, the specialization that was used and the generic ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from autotuned.tunable.call import Call
 
 
 class Built(Frozen):
-    """A variant with its machine code, or why there is none.
+    """A variant with its machine code, or the reason why there is none.
 
     Attributes:
-        generic: Whether it assumes nothing of addresses and integers. `fault`: "" where it was compiled.
+        generic: Whether it assumes nothing about addresses and integers.
+        fault: Why it did not compile; "" if it did.
     """
 
     variant: Variant | None
@@ -30,7 +31,7 @@ class Built(Frozen):
 
 
 class Wanted(Frozen):
-    """One specialization that is to be compiled."""
+    """One specialization to compile."""
 
     code: Code
     form: Form
@@ -39,18 +40,18 @@ class Wanted(Frozen):
 
 
 class Builder:
-    """Compiles the variants of one kernel; each specialization once."""
+    """Compiles the variants of one kernel, each specialization once."""
 
     def __init__(self, server: Server) -> None:
         self._server, self._jit = server, server.jit
         self._done: dict[tuple[str, str], Built] = {}
 
     def wanted(self, call: Call, config: Any, code: Code) -> Iterator[Wanted]:
-        """What a call with a config needs: its own specialization first, then the generic ones.
+        """The specializations for a call with a config: its own first, then the generic ones.
 
         Raises:
             BinaryError: No binary can be built for such a call.
-            Exception: What the config's hook raises, and Triton for arguments that do not fit.
+            Exception: From the config's hook, or from Triton if the arguments do not fit.
         """
         if config.pre_hook is not None and call.has_descriptors:
             config.pre_hook(call.full(config))  # it may set their blocks
@@ -69,7 +70,7 @@ class Builder:
                 yield Wanted(code, form, one, number > 0)
 
     def build(self, wanted: Wanted) -> Built:
-        """Compile one specialization, or say why that does not work."""
+        """Compile one specialization; a failure is in the result."""
         at = wanted.code.text, wanted.form.text
         if at not in self._done:
             try:

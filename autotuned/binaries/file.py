@@ -1,7 +1,7 @@
-"""The file of compiled kernels beside a config file: a typed index, and machine code by content. Data, no code to run.
+"""The file of compiled kernels beside a config file: a typed index, and machine code by content. It runs no code.
 
-The first line says the schema and the sizes; then comes the index, JSON that zlib compressed, then the compressed
-blobs one after the other. Contexts that many variants share stand in the index once.
+The first line has the schema and sizes; then follow the index (zlib-compressed JSON) and the compressed blobs. Values
+that several variants share are in the index once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SHARED = ("codes", "options", "metadata")  # what variants share: said once in 
 
 
 def name_of(kernel: str) -> str:
-    """The file's name for a kernel, which is the config file's with another ending."""
+    """The file name of a kernel: the config file's with another suffix."""
     return f"{file_stem(kernel)}{SUFFIX}"
 
 
 class Blob(Frozen):
-    """Where machine code lies behind the index: compressed to `stored` bytes, `size` bytes when inflated."""
+    """Machine code behind the index: `stored` bytes compressed, `size` bytes inflated."""
 
     offset: int
     stored: int
@@ -43,30 +43,30 @@ class BinaryFile:
     """The variants of one kernel on one kind of device, and their machine code.
 
     Attributes:
-        variants: In the order of their digests where they were written by `dump`.
-        faults: What was left out in reading, in words.
+        variants: Sorted by digest if written by `dump`.
+        faults: What reading skipped, and why.
     """
 
     def __init__(self, kernel: str) -> None:
         self.kernel = kernel
         self.variants: list[Variant] = []
         self.faults: list[str] = []
-        self._compressed: dict[str, tuple[bytes, int]] = {}  # with their size, by SHA-256 of what they inflate to
-        self._content = b""  # of a file that was read: blobs are cut out of it when they are asked for
+        self._compressed: dict[str, tuple[bytes, int]] = {}  # and inflated size, by SHA-256 of the inflated code
+        self._content = b""  # of the file that was read, from which blobs are cut on demand
         self._blobs: dict[str, Blob] = {}
         self._by_form: dict[tuple[str, str], list[Variant]] | None = None
-        self._places: dict[str, int] = {}  # in `variants`, by digest: worked out where something is put in
-        self._whole: set[str] = set()  # code that was put in, and is what its hash says
+        self._places: dict[str, int] = {}  # digest -> index in `variants`, built by `_put`
+        self._whole: set[str] = set()  # added code that matches its hash
 
     def add(self, variant: Variant, code: bytes) -> None:
-        """Put in a variant with its machine code; equal code is kept once, and replaces what is damaged."""
+        """Add a variant with its machine code; equal code is kept once and replaces damaged code."""
         self._put(variant)
         if variant.blob not in self._whole:
             self._whole.add(variant.blob)
             self._compressed[variant.blob] = zlib.compress(code, 9), len(code)
 
     def take(self, variant: Variant, other: BinaryFile) -> None:
-        """Put in a variant of another file, its code as it lies there; code that is whole replaces what is not."""
+        """Add a variant of another file without inflating its code; intact code replaces damaged code."""
         self._put(variant)
         blob = variant.blob
         if blob in self._whole:
@@ -85,14 +85,14 @@ class BinaryFile:
         self.variants[place : place + 1] = [variant]
 
     def is_whole(self, variant: Variant) -> bool:
-        """Whether the machine code of a variant is there, and what its hash says."""
+        """Whether a variant's machine code is present and matches its hash."""
         try:
             return bool(self.code(variant))
         except BinaryError:
             return False
 
     def keep(self, digests: Iterable[str]) -> int:
-        """Drop the variants that are not among these; how many went."""
+        """Keep only these variants; returns how many were dropped."""
         wanted = frozenset(digests)
         left = [variant for variant in self.variants if variant.digest in wanted]
         gone, self.variants, self._by_form, self._places = len(self.variants) - len(left), left, None, {}
@@ -108,23 +108,23 @@ class BinaryFile:
         return self._by_form.get((code.text, fixed), [])
 
     def stored(self, blob: str) -> bytes:
-        """Machine code as it lies in the file, compressed; "" where there is none."""
+        """Machine code as stored, compressed; empty if missing."""
         if blob in self._compressed:
             return self._compressed[blob][0]
         place = self._blobs.get(blob)
         return self._content[place.offset : place.offset + place.stored] if place else b""
 
     def size(self, blob: str) -> int:
-        """Bytes of machine code, inflated; 0 where there is none."""
+        """Bytes of inflated machine code; 0 if missing."""
         if blob in self._compressed:
             return self._compressed[blob][1]
         return self._blobs[blob].size if blob in self._blobs else 0
 
     def code(self, variant: Variant) -> bytes:
-        """The machine code of a variant.
+        """A variant's machine code.
 
         Raises:
-            BinaryError: It is not there, is cut, or is not what its hash says.
+            BinaryError: It is missing, truncated or does not match its hash.
         """
         stored = self.stored(variant.blob)
         try:
@@ -142,7 +142,7 @@ class BinaryFile:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
-        """The file's content; equal variants give equal bytes, in whatever order they were added."""
+        """The file's content; equal variants give equal bytes in any order of adding."""
         variants = sorted(self.variants, key=lambda variant: variant.digest)
         blobs = {name: self.stored(name) for name in sorted({variant.blob for variant in variants})}
         shared: dict[str, dict[str, int]] = {name: {} for name in _SHARED}
@@ -172,10 +172,10 @@ def _row(variant: Variant, shared: Mapping[str, dict[str, int]]) -> list[Json]:
 
 
 def read(content: bytes, path: str) -> BinaryFile:
-    """What can be used of a file; what is wrong with the rest is in its `faults`.
+    """The usable part of a file; its `faults` list the rest.
 
     Raises:
-        BinaryError: Nothing can be: another kind of file, a newer schema, a cut or changed index.
+        BinaryError: Nothing is usable: another kind of file, a newer schema, a truncated or changed index.
     """
     try:
         return _read(content)
@@ -185,12 +185,12 @@ def read(content: bytes, path: str) -> BinaryFile:
 
 
 def is_ours(head: bytes) -> bool:
-    """Whether a file that begins so holds binaries."""
+    """Whether a file with this head holds binaries."""
     return head.startswith(f"{_MAGIC} ".encode())
 
 
 def is_newer(head: bytes) -> bool:
-    """Whether a file that begins so was written by a newer version of this package."""
+    """Whether a file with this head was written by a newer version of this package."""
     words = head.partition(b"\n")[0].decode("ascii", "replace").split(" ")
     return words[0] == _MAGIC and len(words) > 1 and words[1].isdecimal() and int(words[1]) > SCHEMA
 
@@ -217,7 +217,7 @@ def _read(content: bytes) -> BinaryFile:
 
 
 class _Reader:
-    """Takes in an index, and notes what is not as it should be."""
+    """Reads an index and notes faults."""
 
     def __init__(self, file: BinaryFile, index: Mapping[str, Json], base: int) -> None:
         self._file, self._index, self._base = file, index, base
@@ -258,7 +258,7 @@ class _Reader:
         )  # fmt: skip
 
     def _of(self, kind: str, number: Json, where: str) -> Any:
-        """What variants share, checked once."""
+        """A shared value, checked once."""
         known = typed(self._index[kind], list, f"index.{kind}")
         place = kind, integer(number, f"{where}.{kind}", 0, len(known) - 1)
         if place not in self._shared:
@@ -268,7 +268,7 @@ class _Reader:
 
 
 class _Noting:
-    """A `with` block of which a fault is noted in the file, and what it was about is left out."""
+    """A `with` block whose errors become faults of the file."""
 
     def __init__(self, file: BinaryFile, what: str) -> None:
         self._file, self._what = file, what

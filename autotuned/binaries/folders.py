@@ -1,8 +1,8 @@
-"""The files of compiled kernels that this process may load from, each read once: who may give code is decided here.
+"""The files of compiled kernels that this process may load, each read once. This is where code is trusted.
 
-A config file only chooses; a binary is code that runs on the GPU. It is taken from folders that code of the program
-named for it (`register_configs(..., binaries=True)`), and from the package that defines the kernel. Folders of
-`AUTOTUNED_CONFIG_PATH`, and packages that offer files for another one's kernels, give JSON only.
+A binary is code that runs on the GPU. It is loaded from folders that the program registered with `register_configs(...,
+binaries=True)`, and from the package that defines the kernel. Folders of `AUTOTUNED_CONFIG_PATH`, and packages with
+files for other packages' kernels, only supply JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Shelf(NamedTuple):
     """A config file with the compiled kernels beside it.
 
     Attributes:
-        path: Of the config file. `allowed`: the digests that stand in lines of its entries: no other binary is loaded.
+        path: The config file.
+        allowed: The digests that its entries name; no other binary is loaded.
     """
 
     path: str
@@ -38,24 +39,23 @@ class Shelf(NamedTuple):
     allowed: frozenset[str]
 
     def serving(self, code: Code, form: Form) -> list[Variant]:
-        """The variants that may be launched for a call of this form, those first that assume most."""
+        """The variants that may be launched for a call of this form, the most specialized first."""
         found = [variant for variant in self.binaries.matching(code, form.fixed) if variant.form.serves(form)]
         found = [variant for variant in found if variant.digest in self.allowed]
         return sorted(found, key=lambda variant: variant.form.rank)
 
 
 class Kernel(Frozen):
-    """Whose binaries are looked for: the kernel's public name, and the module that defines its function."""
+    """A kernel's public name, and the module that defines its function."""
 
     name: str
     module: str
 
 
 class Shelves:
-    """The config files of a kernel that have binaries for a device, in the order in which folders are asked.
+    """The config files of a kernel with binaries for a device, in look-up order; folders are searched lazily, once.
 
-    Those of other devices of its architecture come after its own: the machine code is the same. A folder is looked
-    into when nothing before it serves; then it is remembered.
+    A device's own files come first, then those of other devices of its architecture, whose machine code is the same.
     """
 
     def __init__(self, kernel: Kernel, device: Device) -> None:
@@ -75,11 +75,11 @@ class Shelves:
         return bool(self._found) or self._more(0)
 
     def _more(self, place: int) -> bool:
-        """Look into folders until there is a shelf at a place; whether there is one."""
+        """Search folders until there is a shelf at a place; False if there is none."""
         with self._finding:
             while len(self._found) <= place:
                 folder = next(self._folders, None)
-                self.state = lookup.state()  # to come to the next folder may have been to look for entry points
+                self.state = lookup.state()  # reaching the next folder may have searched entry points
                 if folder is None:
                     return False
                 if folder.may_give_code(self._kernel.module):
@@ -91,7 +91,7 @@ _known: dict[tuple[Kernel, Device], Shelves] = {}
 
 
 def shelves(kernel: Kernel, device: Device) -> Shelves:
-    """Where there are binaries of a kernel for a device."""
+    """The binaries of a kernel for a device."""
     found = _known.get((kernel, device))
     if found is None or found.state != lookup.state():
         found = _known[kernel, device] = Shelves(kernel, device)
@@ -100,7 +100,7 @@ def shelves(kernel: Kernel, device: Device) -> Shelves:
     return found
 
 
-_MOST = 4096  # kernels of which it is remembered
+_MOST = 4096  # kernels to remember
 
 
 def _in_folder(folder: Traversable, kernel: str, device: Device) -> list[Shelf]:
@@ -124,7 +124,7 @@ def _shelf(path: Traversable, beside: Traversable, config: ConfigFile) -> Shelf 
 
 
 def read(path: Traversable) -> BinaryFile | None:
-    """The binaries at a path; None where there are none, or nothing can be used. What is left out is said once."""
+    """The binaries at a path; None if there are none or nothing is usable. Warns once about faults."""
     try:
         file = binaryfile.read(disk.read_resource(path), str(path))
     except (FileNotFoundError, NotADirectoryError, KeyError):  # KeyError: how a zip says that there is none
@@ -142,7 +142,7 @@ def read(path: Traversable) -> BinaryFile | None:
     return file
 
 
-_FAULTS = 3  # of one file that are said one by one
+_FAULTS = 3  # of one file that are told one by one
 
 
 def _say(path: str, fault: str) -> None:

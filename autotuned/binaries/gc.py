@@ -1,4 +1,4 @@
-"""Removes compiled kernels beside config files that no entry names."""
+"""Removes compiled kernels that no entry of their config file names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autotuned.store.gc import Freed
 
 
 def run(folder: Path) -> Freed:
-    """Remove what no entry names; config files, and what cannot be read, stay as they are.
+    """Remove compiled kernels that no entry names; config files and unreadable files stay.
 
     Args:
-        folder: Of config files.
+        folder: Folder of config files.
 
     Returns:
-        How many compiled kernels were removed and are left; files of them without a config file are leftovers.
+        How many compiled kernels were removed and kept; files of them without a config file count as leftovers.
 
     Raises:
         ConfigFileError: There are no config files.
@@ -39,7 +39,7 @@ def _of_file(path: Path, freed: Freed) -> None:
     config, faults = exchange.read(path)
     beside = path.with_suffix(".bin") if config is None else writer.path_beside(path, config.kernel)
     if config is None or not beside.exists() or any(not fault.harmless for fault in faults):
-        return  # what a damaged file names is not known
+        return  # a damaged file may name more
     try:
         file = writer.read(beside, config.kernel)
     except BinaryError:

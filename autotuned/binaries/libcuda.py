@@ -1,4 +1,4 @@
-"""CUDA's driver, the few functions that load a binary and launch it, called without Triton and without a compiler."""
+"""The few functions of CUDA's driver that load and launch a binary, without Triton and without a compiler."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from autotuned.triton_compat.descriptors import Encoding
 USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that a launch may use without having asked for more
 # Attributes of a function, as the driver numbers them.
 _MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 0, 3, 4, 8, 14
-_RELAXED = 2  # of a thread: what it does ends no capture of another one
-_DEVICE_POINTER, _INVALID_VALUE = 3, 1  # an attribute of an address, and the status of one that has none
+_RELAXED = 2  # capture mode of a thread whose calls do not end other threads' captures
+_DEVICE_POINTER, _INVALID_VALUE = 3, 1  # an attribute of addresses, and the status if there is none
 _NO_INTERLEAVE, _PROMOTE_128 = 0, 2
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
-_CLEARED_UP_TO = 13010  # the last version of the driver for which Triton clears a bit of small maps
+_CLEARED_UP_TO = 13010  # last driver version for which Triton clears a bit of small maps
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _PARAMETERS = ctypes.POINTER(ctypes.c_void_p)
 
@@ -37,7 +37,7 @@ class _Config(ctypes.Structure):
 
 
 class Needs(Frozen):
-    """What a function needs of a device besides its code: bytes of shared memory, threads and blocks of a cluster."""
+    """What a launch needs of the device: bytes of shared memory, threads a block, blocks a cluster."""
 
     shared: int
     threads: int
@@ -45,7 +45,7 @@ class Needs(Frozen):
 
 
 class Function(Frozen):
-    """A loaded function: its handle and that of its module, and what the driver says of it."""
+    """A loaded function: handles of module and function, and the driver's facts about it."""
 
     module: int
     handle: int
@@ -65,10 +65,11 @@ class Driver:
         self._library = _library()
 
     def load(self, code: bytes, name: str, device: int, needs: Needs) -> Function:
-        """Load machine code onto a device, and make its function ready to launch.
+        """Load machine code onto a device and prepare its function for launches.
 
         Raises:
-            BinaryError: The driver refuses it: no memory, another architecture, no such function, too much of a need.
+            BinaryError: The driver refuses it: out of memory, another architecture, no such function, too many
+                resources.
         """
         self._use(device)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -88,7 +89,7 @@ class Driver:
         self, function: int, grid: Sequence[int], stream: int, needs: Needs, values: Sequence[Any],
         attributes: Sequence[tuple[int, ...]],
     ) -> None:  # fmt: skip
-        """Launch with parameters that are ctypes values.
+        """Launch with ctypes values as parameters.
 
         Raises:
             RuntimeError: The driver refuses it.
@@ -107,13 +108,13 @@ class Driver:
             raise self._refusal(status)
 
     def tensor_map(self, encoding: Encoding, address: int, block: Any) -> Any:
-        """The driver's map of a tensor descriptor, as the C launcher has it encoded (`launch/c/descriptors.h`).
+        """Encode a tensor descriptor for the driver, as the C launcher does (`launch/c/descriptors.h`).
 
         Args:
             block: The descriptor: `shape` and `strides` in elements, `padding`.
 
         Raises:
-            RuntimeError: The driver refuses it: memory that is not aligned to 16 bytes, a step that is not.
+            RuntimeError: The driver refuses it: memory or a stride not aligned to 16 bytes.
         """
         _, rank, _, swizzle, size, type_, rounded, clears_bit, _, box = encoding
         if rounded >= 0 and getattr(block, "round_f32_to_tf32", False):
@@ -139,22 +140,22 @@ class Driver:
         return version.value
 
     def address(self, address: int) -> int | None:
-        """Where kernels on the current device find what lies at an address; None where they cannot use it.
+        """The device address of memory; None if the current device cannot access it.
 
-        As Triton's launcher asks: pinned memory of the host may have another address there.
+        Asked of the driver as in Triton's launcher: pinned host memory may have another address there.
         """
         found, which = ctypes.c_uint64(), ctypes.c_int(_DEVICE_POINTER)
         status = self._library.cuPointerGetAttribute(ctypes.byref(found), which, ctypes.c_uint64(address))
         return None if status == _INVALID_VALUE else address if status else found.value
 
     def exchange_capture_mode(self, mode: int) -> int:
-        """What this thread may do while others capture graphs, from now on; and before."""
+        """Set what this thread may do while others capture graphs; returns the mode before."""
         value = ctypes.c_int(mode)
         self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(value))
         return value.value
 
     def _use(self, device: int) -> None:
-        """Make the device's primary context current where none is, as on a new thread."""
+        """Make the device's primary context current if there is none, as on a new thread."""
         context, handle = ctypes.c_void_p(), ctypes.c_int()
         self._call("cuCtxGetCurrent", ctypes.byref(context))
         if not context.value:
@@ -165,7 +166,7 @@ class Driver:
     def _prepare(self, function: Any, needs: Needs) -> None:
         if needs.shared > USUAL_SHARED:
             self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, needs.shared)
-        if needs.ctas > 8:  # more than every device of the architecture can
+        if needs.ctas > 8:  # more than every device of the architecture supports
             self._call("cuFuncSetAttribute", function, _NON_PORTABLE_CLUSTER, 1)
 
     def _fact(self, function: Any, which: int) -> int:
@@ -188,13 +189,13 @@ class Driver:
 
 
 def _bytes_spanned(sizes: Sequence[int], steps: Sequence[int]) -> int:
-    """How far a tensor reaches, added up in 32 bits as Triton does."""
+    """A tensor's extent in bytes, added up in 32 bits as Triton does."""
     last = sum((size - 1) * step for size, step in zip(sizes, steps)) & 0xFFFFFFFF
     return last - (last >> 31 << 32) + 1
 
 
 def may_pass(refusal: str) -> bool:
-    """Whether what the driver refused may work at the next call: memory that was full is free later."""
+    """Whether a refusal may be temporary: full memory is freed later."""
     return "out of memory" in refusal
 
 
@@ -209,7 +210,7 @@ def _library() -> Any:
 
 @contextmanager
 def beside_captures() -> Iterator[None]:
-    """Let what this thread loads leave graphs alone that other threads capture, which it would break off otherwise."""
+    """Let this thread load code without breaking graph captures of other threads."""
     try:
         exchange = driver().exchange_capture_mode
     except BinaryError:  # nothing is captured without it

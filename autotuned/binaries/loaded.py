@@ -1,4 +1,4 @@
-"""A binary on the device: what `kernel[grid](...)` returns in place of Triton's kernel, and how it launches."""
+"""A binary on the device: returned by `kernel[grid](...)` in place of Triton's kernel, and launched by it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ NOT_HERE = "its kernel was loaded from a shipped binary, which holds machine cod
 
 
 class Loaded:
-    """A kernel that was loaded from a shipped binary, with those attributes of Triton's `CompiledKernel` it can have.
+    """A kernel loaded from a shipped binary, with the attributes of Triton's `CompiledKernel` that it can have.
 
     Attributes:
         name, metadata, packed_metadata: As Triton's.
-        asm: Holds "cubin"; another stage is a `KeyError` that says so. `kernel`: the same machine code.
-        hash: The variant's digest. `module`, `function`: the driver's handles.
-        n_regs, n_spills, n_max_threads: As the driver says.
+        asm: Holds "cubin"; any other stage is a `KeyError` that says why.
+        kernel: The machine code.
+        hash: The variant's digest.
+        module, function: The driver's handles.
+        n_regs, n_spills, n_max_threads: From the driver.
         src: Has `fn` and `signature` only.
         run: Launches, as Triton's launcher does.
     """
@@ -58,21 +60,21 @@ class Loaded:
         raise AttributeError(f"expected an attribute that a shipped binary has, got {name!r}: {NOT_HERE}.")
 
     def of(self, jit: Any) -> Loaded:
-        """The same on the device for another function of the same code."""
+        """The same loaded code for another function object."""
         made = copy.copy(self)
         made.src = SimpleNamespace(fn=jit, signature=self.src.signature)
         return made
 
     def handle(self, jit: Any, device: int) -> compiled.Handle:
-        """What a direct launch needs; UnbindableError where Triton is not as known."""
+        """The handle for a direct launch; UnbindableError if this Triton is unknown."""
         return compiled.handle_outside(jit, self, device)
 
     def launch_metadata(self, grid: Sequence[int], stream: int, *args: Any) -> Any:
-        """What launch hooks are given; None where there are none."""
+        """The argument of launch hooks; None without hooks."""
         return compiled.hook_metadata(self, grid, stream, args)
 
     def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
-        """Launch with all parameters by position, as Triton's compiled kernel does."""
+        """Bind a grid; all parameters are passed by position, as with Triton's compiled kernel."""
 
         def runner(*args: Any, stream: int | None = None) -> None:
             on = kernel.stream_getter()(kernel.current_device()) if stream is None else stream
@@ -90,7 +92,7 @@ class Loaded:
 
 @lru_cache(maxsize=64)
 def _metadata_of(names: tuple[str, ...]) -> Any:
-    """The class of metadata with these fields: making one takes as long as loading a binary."""
+    """The metadata class with these fields, cached: making one takes as long as loading a binary."""
     return namedtuple("KernelMetadata", names)
 
 
@@ -100,7 +102,7 @@ class _Stages(dict[str, Any]):
 
 
 class Launch:
-    """What `Loaded.run` is: called as Triton's launcher of a compiled kernel, and does what that does."""
+    """`Loaded.run`: a replacement for Triton's launcher of a compiled kernel."""
 
     def __init__(self, loaded: Loaded, needs: libcuda.Needs) -> None:
         metadata = loaded.metadata
@@ -124,7 +126,7 @@ class Launch:
         self, x: int, y: int, z: int, stream: int, function: int, packed: Any, metadata: Any, enter: Any, leave: Any,
         *args: Any,
     ) -> None:  # fmt: skip
-        """Launch; the hooks are called before and after it, with `metadata`."""
+        """Launch, with `metadata` passed to the hooks before and after."""
         if enter is not None:
             enter(metadata)
         if x > 0 and y > 0 and z > 0:
@@ -137,7 +139,7 @@ class Launch:
             leave(metadata)
 
     def written(self, type_: str, encoding: Encoding, value: Any) -> list[bytes]:
-        """What is passed for a descriptor, parameter by parameter (`descriptors.written`)."""
+        """The bytes passed for a descriptor, parameter by parameter (`descriptors.written`)."""
         return [bytes(one) for one in described(type_, value, encoding)]
 
     def _scratch(self, blocks: int, stream: int) -> Any:
@@ -149,13 +151,13 @@ class Launch:
 def _parameters(
     args: Sequence[Any], place: Sequence[int], name: str, type_: str, encoding: Encoding | None
 ) -> list[Any]:
-    """What is passed for a parameter or an item of a tuple, found by its place."""
+    """The values passed for a parameter or an item of a tuple."""
     value = reduce(operator.getitem, place, args)
     return [_parameter(name, type_, value)] if encoding is None else described(name, value, encoding)
 
 
 def described(name: str, value: Any, encoding: Encoding) -> list[Any]:
-    """What is passed for a tensor descriptor, as Triton's launcher does (`descriptors.written`).
+    """The values passed for a tensor descriptor, as in Triton's launcher (`descriptors.written`).
 
     Raises:
         ValueError: It is not the block that the kernel was compiled for.
@@ -180,7 +182,7 @@ def _number(name: str, type_: str, value: Any) -> Any:
 
 
 def _parameter(name: str, type_: str, value: Any) -> Any:
-    """A value in the form that the kernel takes, by the rules of Triton's own launcher.
+    """Convert a value to the kernel's type by the rules of Triton's launcher.
 
     Raises:
         TypeError, OverflowError: The value does not fit the parameter's type.

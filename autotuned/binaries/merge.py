@@ -1,4 +1,4 @@
-"""Put config files together with the compiled kernels beside them."""
+"""Merges config files and the compiled kernels beside them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from autotuned.errors import BinaryError
 
 
 def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> MergeResult:
-    """Put config files together; for a call that several have, the choice that was measured better is taken.
+    """Merge config files; for a call in several of them, keep the better measured choice.
 
-    That is: one under stronger conditions (a check, more protection) before one under weaker ones; one with times
-    before one without; then the one that gains more over the config used without tuning, for that ratio holds across
-    machines where times do not; then the faster one; then the first. Compiled kernels that lie beside the inputs are
-    put together too: those that the entries taken name.
+    The order of preference: stronger conditions (a check, more protection); has times; gains more over the untuned
+    config, a ratio that holds across machines where times do not; faster; first. The compiled kernels that the kept
+    entries name are merged too.
 
     Args:
         paths: Config files, or folders of them. They are never written.
-        out: Where the files are written: a folder, or for one kernel on one device a file that ends in `.json`. None:
-            nothing is written, and their paths are those below a folder.
+        out: A folder, or for one kernel on one device a file that ends in `.json`. None writes nothing and returns the
+            paths below a folder.
 
     Raises:
         ConfigFileError: There are no files.
@@ -39,7 +38,7 @@ def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> 
 
 
 def _together(inputs: Iterable[Path], file: ConfigFile, merged: MergeResult) -> BinaryFile:
-    """The binaries beside all inputs of one kernel; what cannot be read is among the faults."""
+    """The binaries beside all inputs of one kernel; unreadable ones become faults."""
     together, seen = BinaryFile(file.kernel), set()
     for path in inputs:
         beside = writer.path_beside(path, file.kernel)

@@ -1,4 +1,4 @@
-"""Which shipped binary a call gets: found without Triton's compiler, driver or toolchain hash, loaded, and launched."""
+"""Finds, loads and launches the shipped binary of a call, without Triton's compiler, driver or toolchain hash."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import Json, canonical
 
 log = logging.getLogger("autotuned")
-TOOLCHAIN = ("triton", "triton_key", "ptxas")  # parts of a context that an entry with a binary is matched without
-_loaded: dict[tuple[str, int], Loaded | str] = {}  # by digest and device: a kernel, or why it cannot be loaded
+TOOLCHAIN = ("triton", "triton_key", "ptxas")  # ignored when matching an entry that has a binary
+_loaded: dict[tuple[str, int], Loaded | str] = {}  # (digest, device) -> kernel, or why it failed to load
 
 
 def is_loaded(digest: str) -> bool:
-    """Whether a binary is on the current device."""
+    """Whether a binary is loaded on the current device."""
     return isinstance(_loaded.get((digest, toolchain.current_device())), Loaded)
 
 
 def forget() -> None:
-    """Load binaries anew, and try again those that could not be loaded."""
+    """Load binaries again, including those that failed to load."""
     _loaded.clear()
 
 
 class Asked(Frozen):
-    """A call with a config as binaries are looked up for it."""
+    """A call with a config in the form that binaries are looked up by."""
 
     code: Code
     form: Form
@@ -59,7 +59,9 @@ class Server:
         version: The user's salt of the key, as the context part spells it.
 
     Attributes:
-        name: The kernel's. `jit`: Triton's function. `constexprs`: names of its constexpr parameters.
+        name: The kernel's name.
+        jit: Triton's function.
+        constexprs: Names of its constexpr parameters.
     """
 
     def __init__(self, tunable: TunableKernel, version: Json) -> None:
@@ -69,30 +71,32 @@ class Server:
         self._kernel = Kernel(tunable.name, str(tunable.function.__module__))
         self.constexprs = [parameter.name for parameter in tunable.parameters if parameter.constexpr]
         self._specializers: dict[int, Specializer] = {}
-        # Of the call that is answered, which is not kept alive.
+        # For the current call, by weak references.
         self._latest: tuple[Any, Code | None] = (None, None)
         self._latest_serving: tuple[Asked | None, Shelf | None, list[Variant]] = (None, None, [])
         self._latest_asked: tuple[Any, Any, tuple[Any, ...], Asked | None] = (None, None, (), None)
 
     def shelves(self, device: Device) -> Shelves:
-        """Where there are binaries of this kernel for a device."""
+        """The binaries of this kernel for a device."""
         return folders.shelves(self._kernel, device)
 
     # -- finding -------------------------------------------------------------------------------------------------
 
     def code(self, device: Device) -> Code | None:
-        """What a binary must have been compiled from; None for what no binary can be: no GPU of NVIDIA's, or code that
-        uses values known by this process alone.
+        """What a binary must be compiled from.
+
+        Returns:
+            None if there can be no binary: not an NVIDIA GPU, or code that uses values only this process knows.
         """
         arch, tunable = specialization.arch_of(device.arch), self._tunable
-        source = tunable.exact_source  # before what is found on the way to it
+        source = tunable.exact_source  # first: it finds what is `opaque`
         if arch is None or (self._version is None and (tunable.opaque or tunable.exact_opaque)):
             return None
         environment = policy.that_change_code(tunable.environment(), toolchain.version())
         return Code(source, self._version, environment, fingerprint.launch_interface(), arch)
 
     def _code_of(self, call: Call) -> Code | None:
-        """The same for a call's device; worked out once a call, for it looks at all that the kernel's code uses."""
+        """The code for a call's device, once per call, since it inspects everything the kernel uses."""
         of, code = self._latest  # read once: another thread may replace it
         if of is None or of() is not call:
             code = self.code(self._tunable.device(call))
@@ -100,7 +104,7 @@ class Server:
         return code
 
     def asked(self, call: Call, config: Any, code: Code) -> Asked | None:
-        """What a call with a config needs; None where no binary can say so: odd constants."""
+        """The look-up form of a call with a config; None for constants that binaries cannot express."""
         memory = compiled.compiled_for(call.arguments.values())  # a hook may change it between look-up and launch
         of, to, then, asked = self._latest_asked  # read once: another thread may replace it
         if of is None or of() is not call or to is not config or then != memory or self._tunable.filled:
@@ -111,22 +115,22 @@ class Server:
     def _asked_anew(self, call: Call, config: Any, code: Code) -> Asked | None:
         try:
             special = self.specialize(call, config, code.arch)
-        except Exception:  # what does not fit is refused by Triton's own launch, with its words
+        except Exception:  # Triton's own launch refuses it, in its words
             return None
         form = form_of(special, self.constexprs)
         return None if form is None else Asked(code, form, special)
 
     def specialize(self, call: Call, config: Any, arch: int) -> Specialization:
-        """What Triton would compile a call with a config for; raises what Triton raises."""
+        """What Triton would compile for a call with a config; raises what Triton raises."""
         if arch not in self._specializers:
             self._specializers[arch] = Specializer(self.jit, arch)
         return self._specializers[arch].of((), self._tunable.everything(call, config))
 
     def look(self, call: Call, part: Json, context: Mapping[str, Json], live: Candidates, needed: Conditions) -> Look:
-        """The choice for a call whose entry in a config file has a binary for it, whatever toolchain measured it.
+        """The choice of an entry that has a binary for the call, whatever toolchain measured it.
 
         Args:
-            part, context: Of the call's key; of the context all but the toolchain.
+            part, context: The call's key; of the context, all but the toolchain.
         """
         device = self._tunable.device(call)
         shelves, text = self.shelves(device), canonical(part)
@@ -150,7 +154,7 @@ class Server:
         return seen
 
     def has_any(self, call: Call) -> bool:
-        """Whether there are binaries of this kernel for the device of a call."""
+        """Whether there are binaries of this kernel for a call's device."""
         return bool(self.shelves(self._tunable.device(call)))
 
     def why_none(self, call: Call, config: Any) -> str:
@@ -175,7 +179,7 @@ class Server:
         return _differences(theirs, code, asked.form)
 
     def _serving(self, shelf: Shelf, asked: Asked) -> list[Variant]:
-        """The variants of a shelf for a call: asked for when it is looked up, and again when one is loaded."""
+        """A shelf's variants for a call; cached, since look-up and loading both ask."""
         of, at, found = self._latest_serving  # read once: another thread may replace it
         if of is not asked or at is not shelf:
             found = shelf.serving(asked.code, asked.form)
@@ -183,7 +187,7 @@ class Server:
         return found
 
     def find(self, call: Call, config: Any) -> tuple[Shelf, Variant, Asked] | None:
-        """The binary for a call with a config, not loaded; None where there is none that may be launched for it."""
+        """The binary for a call with a config, not yet loaded; None if none may be launched."""
         device = self._tunable.device(call)
         shelves = self.shelves(device)
         if not shelves or specialization.changes_code(self.jit) or "ir_override" in self._tunable.settings(config):
@@ -200,12 +204,12 @@ class Server:
     # -- loading -------------------------------------------------------------------------------------------------
 
     def load(self, call: Call, config: Any) -> Loaded | None:
-        """The binary for a call with a config, on the current device; None where there is none, or it is refused."""
+        """The binary for a call with a config, loaded on the current device; None if there is none or loading fails."""
         found = self.find(call, config)
         return None if found is None else self._load(found[0], found[1])
 
     def loads(self, device: Device) -> list[Callable[[], Loaded | None]]:
-        """What loads each binary of this kernel that may be launched on a device, whatever its calls."""
+        """Loaders for every binary of this kernel that may be launched on a device."""
         code = None if specialization.changes_code(self.jit) else self.code(device)
         found = {
             variant.digest: (shelf, variant)
@@ -216,7 +220,7 @@ class Server:
         return [partial(self._load, *at) for at in found.values()]
 
     def why_not_loaded(self, digests: Iterable[str]) -> str:
-        """Why none of the binaries of an entry could be loaded onto the current device."""
+        """Why none of an entry's binaries could be loaded onto the current device."""
         device = toolchain.current_device()
         refused = [known for digest in digests if isinstance(known := _loaded.get((digest, device)), str)]
         if refused or (why := specialization.changes_code(self.jit)):
@@ -238,19 +242,19 @@ class Server:
                     self._tunable.name, variant.digest[:12], shelf.path, error,
                 )  # fmt: skip
             known = _loaded[at]
-        if isinstance(known, Loaded) and known.src.fn is not self.jit:  # of a module that was imported again
+        if isinstance(known, Loaded) and known.src.fn is not self.jit:  # its module was imported again
             known = _loaded[at] = known.of(self.jit)
         return known if isinstance(known, Loaded) else None
 
     def fill(self, call: Call, config: Any) -> bool:
-        """Put the binary for a call into Triton's own cache, where Triton's launcher finds it; whether there is one."""
+        """Put the binary for a call into Triton's cache, for Triton's launcher; False if there is none."""
         found = self.find(call, config)
         if found is None:
             return False
         shelf, variant, asked = found
         try:
             if asked.form.text != variant.form.text:
-                return False  # under the hash of what Triton itself would compile for the call
+                return False  # Triton would look under another hash
             specialization.fill_cache(self.jit, asked.special, variant.metadata, shelf.binaries.code(variant))
         except (OSError, AutotunedError) as error:
             log.debug("Triton's cache is not filled with %s: %s", variant.digest[:12], error)
@@ -260,7 +264,7 @@ class Server:
     # -- launching -----------------------------------------------------------------------------------------------
 
     def launch(self, call: Call, config: Any, binary: Loaded) -> Any:
-        """Launch a binary for a call; what Triton's launch returns, this one's kernel."""
+        """Launch a binary for a call; returns the kernel, as Triton's launch does."""
         arguments, grid = self.ordered(call, config), call.grid
         try:
             sizes = grid(arguments) if callable(grid) else grid
@@ -278,10 +282,11 @@ class Server:
         return {p.name: everything.get(p.name, p.default) for p in self._tunable.parameters}
 
     def launching(self, bound: Callable[[tuple[Any, ...], Any], Call], config: Any, otherwise: Any) -> Any:
-        """A launch that looks a binary up each time, and has Triton launch where there is none.
+        """A launch that looks up a binary each time and falls back to Triton.
 
         Args:
-            bound: Gives the call of values and a grid.
+            bound: Makes the call from values and a grid.
+            otherwise: Triton's launch.
         """
 
         def run(values: tuple[Any, ...], grid: Any) -> Any:
@@ -293,7 +298,7 @@ class Server:
 
 
 def _entries(shelf: Shelf, call: str, context: Mapping[str, Json]) -> list[Any]:
-    """The entries for a call in all contexts that differ in their toolchain at most, if they have binaries."""
+    """Entries with binaries for a call, in all contexts that differ at most in the toolchain."""
     if shelf.config.device_json != context["device"]:
         return []
     ours = _without_toolchain(context, toolchain.version())
@@ -305,18 +310,18 @@ def _entries(shelf: Shelf, call: str, context: Mapping[str, Json]) -> list[Any]:
 
 
 def _without_toolchain(context: Mapping[str, Json], triton: str) -> str:
-    """Canonical text of a context but for device and toolchain, and for variables that change nothing."""
+    """Canonical text of a context without device, toolchain and variables that change nothing."""
     rest = {name: value for name, value in context.items() if name not in (*TOOLCHAIN, "device")}
     return canonical({**rest, "environment": policy.that_change_code(rest.get("environment") or {}, triton)})
 
 
 def _serves_after_hook(variant: Variant, code: Code, form: Form) -> bool:
-    """Whether a binary may serve a call once its config's hook has set the blocks of its descriptors."""
+    """Whether a binary may serve a call once the config's hook has set its descriptors' blocks."""
     return variant.code.text == code.text and variant.form.of_any_block.serves(form.of_any_block)
 
 
 def _differences(variants: list[Variant], code: Code, form: Form) -> str:
-    """Why none of these serves, by the one that comes nearest."""
+    """Why none of these variants serves, by the closest one."""
     if not variants:
         return "its binaries are not in the file beside it"
     same = [variant for variant in variants if variant.code.text == code.text]

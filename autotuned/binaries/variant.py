@@ -16,25 +16,26 @@ from autotuned.triton_compat import descriptors
 from autotuned.triton_compat.specialization import NUMBERS, Specialization, options_json
 from autotuned.typed_json import Json, canonical, digest, integer, named, typed, wrong
 
-DIGEST = 32  # letters of a variant's digest: 128 bits
-_ONE, _NONE = "=1", "=None"  # in place of a type: an integer that is 1, and a pointer that is None, are compiled in
+DIGEST = 32  # hex digits of a variant's digest: 128 bits
+_ONE, _NONE = "=1", "=None"  # types of an integer 1 and a None pointer, which are compiled in
 _TUPLE = re.compile(r"tuple\[(\d{1,3})\]")
 _SIZES = ("shared", "num_warps", "num_ctas", "global_scratch_size", "profile_scratch_size", "global_scratch_align",
           "profile_scratch_align", "tmem_size")  # fmt: skip
 MOST = 1 << 31
 _MOST_OF = {"num_warps": 64, "num_ctas": 64}
 _FLAGS = ("launch_pdl", "launch_cooperative_grid")
-_MAP_NUMBERS = {"swizzle": 3, "elem_size": 16, "elem_type": 64}  # of a descriptor, each with its most
+_MAP_NUMBERS = {"swizzle": 3, "elem_size": 16, "elem_type": 64}  # fields of a descriptor -> maximum
 
 
 class Code(Frozen):
-    """What a binary was compiled from and by, besides its specialization: all of it must be as it is at a call.
+    """What a binary was compiled from and by, besides its specialization; must equal the call's.
 
     Attributes:
-        source: Fingerprint of the kernel, its callees and the globals it uses. `version`: the user's own.
+        source: Fingerprint of the kernel, its callees and the globals it uses.
+        version: The user's salt.
         environment: Triton's variables that change code.
-        interface: Hash of what defines Triton's launch (`fingerprint.launch_interface`).
-        arch: Compute capability, as Triton's target has it.
+        interface: Hash of Triton's launch interface (`fingerprint.launch_interface`).
+        arch: Compute capability, as in Triton's target.
     """
 
     source: str
@@ -50,7 +51,7 @@ class Code(Frozen):
 
     @classmethod
     def load(cls, data: Json, where: str) -> Code:
-        """From JSON, checked; RecordError where it is none."""
+        """Parse JSON; RecordError if invalid."""
         fields = named(data, where, cls._names)
         for name in ("source", "interface"):
             typed(fields[name], str, f"{where}.{name}")
@@ -61,13 +62,14 @@ class Code(Frozen):
 
 
 class Form(Frozen):
-    """A specialization as data: what is told apart between two binaries of one kernel and one code.
+    """A specialization as data: what tells apart two binaries of one kernel and code.
 
     Attributes:
-        types: Name and type of each parameter, in order; "constexpr", "=1" and "=None" stand for what is compiled in.
-            A tuple's items follow it: `pair`, "tuple[2]"; `pair[0]`, "*fp32"; `pair[1]`, "i32".
-        assumes: What is assumed of a parameter, as canonical text, by name.
-        constants: Values of the constexpr parameters, as `exact.spell` has them. `options`: Triton's.
+        types: Name and type of each parameter, in order; "constexpr", "=1" and "=None" are compiled in. A tuple's items
+            follow it: `pair`, "tuple[2]"; `pair[0]`, "*fp32"; `pair[1]`, "i32".
+        assumes: Assumptions about parameters, as canonical text by name.
+        constants: Values of the constexpr parameters, as spelled by `exact.spell`.
+        options: Triton's.
     """
 
     types: tuple[tuple[str, str], ...]
@@ -77,39 +79,39 @@ class Form(Frozen):
 
     @cached_property
     def fixed(self) -> str:
-        """Canonical text of what must be equal for one binary to serve the calls of another."""
+        """Canonical text of the parts that must be equal for a binary to serve."""
         return canonical([self.constants, self.options, [name for name, _ in self.types]])
 
     @cached_property
     def text(self) -> str:
-        """Canonical text of all."""
+        """Canonical text of everything."""
         return canonical([self.fixed, [list(pair) for pair in self.types], dict(self.assumes)])
 
     @cached_property
     def of_any_block(self) -> Form:
-        """The same for descriptors of any block: a config's hook may set the block before the launch."""
+        """The same for descriptors of any block, which a config's hook may set before the launch."""
         types = [(name, type_.partition("[")[0] if descriptors.is_type(type_) else type_) for name, type_ in self.types]
         return self.replace(types=tuple(types))
 
     @property
     def rank(self) -> int:
-        """The less, the more was assumed: of several that serve, the least is taken."""
+        """Lower means more specialized; the lowest that serves is taken."""
         return -len(self.assumes)
 
     def serves(self, call: Form) -> bool:
-        """Whether a binary of this form computes what one of the call's own form would."""
+        """Whether a binary of this form computes the same as one of the call's own form."""
         return not self.why_not(call)
 
     def why_not(self, call: Form, exact: bool = False) -> str:
-        """The first thing that this form assumes and the call does not fulfil, for people; "" if it serves.
+        """The first assumption of this form that the call does not meet, for people; "" if it serves.
 
         Args:
-            exact: Whether it serves calls of the very same form only, as what Triton has compiled does.
+            exact: Whether only the very same form is served, as by what Triton has compiled.
         """
         if self.fixed != call.fixed:
             return self._other_constant(call)
         for (name, own), (_, theirs) in zip(self.types, call.types):
-            if own != theirs:  # an integer of another width, and one that is 1, promote the types of others otherwise
+            if own != theirs:  # another width, or a compiled-in 1, changes type promotion
                 return f"`{name}`: {_type_words(theirs)}; compiled were: {_type_words(own)}"
             assumed, fulfilled = self.assumes.get(name), call.assumes.get(name)
             if assumed != fulfilled and (exact or assumed is not None):
@@ -118,7 +120,7 @@ class Form(Frozen):
         return ""
 
     def _other_constant(self, call: Form) -> str:
-        """A constant in which two forms differ; where none does, their options do."""
+        """A constant that differs between two forms; else their options do."""
         theirs, own = call.constants, self.constants
         if isinstance(theirs, dict) and isinstance(own, dict):
             for name in theirs.keys() & own.keys():
@@ -128,16 +130,16 @@ class Form(Frozen):
 
     @property
     def launched(self) -> list[tuple[str, str]]:
-        """The parameters that a launch passes, in order, with their types."""
+        """Name and type of the parameters that a launch passes, in order."""
         return [(name, type_) for name, type_ in self.types if is_launched(type_)]
 
     @property
     def parameters(self) -> list[str]:
-        """The names of the parameters, tuples as a whole, in order."""
+        """Names of the parameters in order, without tuple items."""
         return [name for name, _ in self.types if "[" not in name]
 
     def place(self, name: str) -> list[int]:
-        """Where a parameter, or an item of a tuple, lies in the values of all parameters."""
+        """Index path of a parameter or tuple item in the values of all parameters."""
         whole, *items = name.replace("]", "").split("[")
         return [self.parameters.index(whole), *map(int, items)]
 
@@ -148,12 +150,12 @@ class Form(Frozen):
         return {name: _triton_type(type_, types) for name, type_ in types}
 
     def to_json(self) -> dict[str, Json]:
-        """As a file holds it."""
+        """As stored in a file."""
         return {**self.fields(), "types": [list(pair) for pair in self.types], "assumes": dict(self.assumes)}
 
     @classmethod
     def load(cls, data: Json, where: str) -> Form:
-        """From JSON, checked; RecordError where it is none."""
+        """Parse JSON; RecordError if invalid."""
         fields = named(data, where, cls._names)
         pairs = [_pair(pair, f"{where}.types[{i}]") for i, pair in enumerate(typed(fields["types"], list, where))]
         assumes = typed(fields["assumes"], dict, f"{where}.assumes")
@@ -169,7 +171,7 @@ class Form(Frozen):
 
 
 def difference(forms: Iterable[Form], call: Form, exact: bool = False) -> str:
-    """Why none of these forms serves a call (`Form.why_not`), by the nearest; "" where one does, or there is none."""
+    """Why none of these forms serves a call (`Form.why_not`), by the closest; "" if one does or there are none."""
     forms = list(forms)
     same = [form for form in forms if form.fixed == call.fixed]
     return min((form.why_not(call, exact) for form in same or forms), key=lambda why: (len(why), why), default="")
@@ -180,12 +182,12 @@ def _type_words(type_: str) -> str:
 
 
 def is_launched(type_: str) -> bool:
-    """Whether a launch passes something for a parameter of this type, or item of a tuple."""
+    """Whether a launch passes a value for this type."""
     return type_ in NUMBERS or type_.startswith("*") or descriptors.is_type(type_)
 
 
 def _items(type_: str) -> int:
-    """How many items a tuple has; -1 for what is no tuple."""
+    """Number of items of a tuple type; -1 for other types."""
     found = _TUPLE.match(type_)
     return int(found[1]) if found else -1
 
@@ -197,7 +199,7 @@ def _triton_type(type_: str, following: Iterator[tuple[str, str]]) -> Any:
 
 
 def _check_items(name: str, type_: str, following: Iterator[tuple[str, str]], where: str) -> None:
-    """Whether the items of a tuple follow it, under their names."""
+    """Check that a tuple's items follow it, under their names."""
     for place in range(_items(type_)):
         inner, inner_type = next(following, ("", ""))
         if inner != f"{name}[{place}]":
@@ -213,11 +215,12 @@ def _pair(data: Json, where: str) -> tuple[str, str]:
 
 
 class Variant(Frozen):
-    """A binary of a kernel, with all that decides whether it may be launched for a call.
+    """A binary of a kernel, with everything that decides whether it may be launched for a call.
 
     Attributes:
-        kernel: Its public name. `triton`: the version that compiled it, for people.
-        metadata: What a launch needs: the function's `name`, `shared` bytes, scratch sizes, and what else Triton says.
+        kernel: Its public name.
+        triton: The version that compiled it, for people.
+        metadata: What a launch needs: the function's `name`, `shared` bytes, scratch sizes, and Triton's other fields.
         blob: SHA-256 of the machine code.
     """
 
@@ -230,24 +233,26 @@ class Variant(Frozen):
 
     @cached_property
     def digest(self) -> str:
-        """What stands in the line of a config file's entry: a hash over all of it, the machine code's hash included."""
+        """Hash of everything, including the machine code's hash; named by a config file's entry."""
         return digest(self.to_json())[:DIGEST]
 
     def to_json(self) -> dict[str, Json]:
-        """All of it."""
+        """All fields."""
         return {**self.fields(), "code": self.code.fields(), "form": self.form.to_json()}
 
     @property
     def launch(self) -> dict[str, Json]:
-        """Options and metadata in one, as Triton's compiled kernels have them: the compiler may change an option."""
+        """Options and metadata in one, as in Triton's compiled kernels; metadata wins, since the compiler may change an
+        option.
+        """
         return {**self.form.options, **self.metadata}
 
 
 def check_launch(data: Json, where: str) -> dict[str, Json]:
-    """Options or metadata of which a launch is made.
+    """Check options or metadata of a launch.
 
     Raises:
-        RecordError: A launch could not be made with it.
+        RecordError: No launch is possible with it.
     """
     fields: dict[str, Json] = typed(data, dict, where)
     for name, value in fields.items():
@@ -264,7 +269,6 @@ def check_launch(data: Json, where: str) -> dict[str, Json]:
 
 
 def _check_map(data: Json, where: str) -> None:
-    """What a launch needs of the driver's map of a descriptor."""
     fields: dict[str, Json] = typed(data, dict, where)
     for name, most in _MAP_NUMBERS.items():
         integer(fields.get(name), f"{where}.{name}", 0, most)
@@ -273,10 +277,10 @@ def _check_map(data: Json, where: str) -> None:
 
 
 def check_metadata(data: Json, where: str) -> dict[str, Json]:
-    """A binary's metadata.
+    """Check a binary's metadata.
 
     Raises:
-        RecordError: A launch could not be made with it.
+        RecordError: No launch is possible with it.
     """
     fields = check_launch(data, where)
     name: str = typed(fields.get("name"), str, f"{where}.name")
@@ -288,7 +292,7 @@ def check_metadata(data: Json, where: str) -> dict[str, Json]:
 
 
 def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
-    """A specialization as data; None where it has half-precision numbers, or constants without a spelling."""
+    """A specialization as data; None for half-precision numbers, or constants without a spelling."""
     own, types, constants, assumes = frozenset(constexprs), [], {}, {}
     try:
         for name, path, type_ in _parts(special.signature):
@@ -306,7 +310,7 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
 
 
 def _compiled_in(name: str, value: Any, constexprs: Collection[str]) -> str:
-    """The type of a part that is compiled in; a tuple may hold constants of its own."""
+    """The type of a compiled-in part; a tuple may hold constants of its own."""
     if name in constexprs or value is None:
         return "constexpr" if name in constexprs else _NONE
     if type(value) is int and value == 1:
@@ -315,7 +319,7 @@ def _compiled_in(name: str, value: Any, constexprs: Collection[str]) -> str:
 
 
 def _parts(signature: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...], str]]:
-    """Each parameter by its name, its path and its type; behind a tuple its items."""
+    """Name, path and type of each parameter, a tuple's items behind it."""
     for place, (name, type_) in enumerate(signature.items()):
         yield from _flat(name, (place,), type_)
 
@@ -324,7 +328,7 @@ def _flat(name: str, path: tuple[int, ...], type_: Any) -> Iterator[tuple[str, t
     if not isinstance(type_, tuple):
         yield name, path, type_
         return
-    # Of a named tuple the class too: kernels may call its methods.
+    # Include a named tuple's class, whose methods kernels may call.
     kind = "" if type(type_) is tuple else f" {digest(exact.spell(type(type_), 'its class'))}"
     yield name, path, f"tuple[{len(type_)}]{kind}"
     for place, inner in enumerate(type_):
@@ -332,7 +336,7 @@ def _flat(name: str, path: tuple[int, ...], type_: Any) -> Iterator[tuple[str, t
 
 
 def plain(value: Any) -> Json:
-    """Options as JSON: tuples as lists; TypeError for what has no form."""
+    """Options as JSON, tuples as lists; TypeError for other values."""
     if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items()}
     if isinstance(value, (tuple, list)):

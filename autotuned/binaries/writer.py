@@ -1,4 +1,4 @@
-"""Writing binaries beside config files: the file of machine code first, then the lines that name what is in it."""
+"""Writes binaries beside config files: machine code first, then the entries that name it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from autotuned.typed_json import Json, canonical
 
 
 def path_beside(path: Path, kernel: str) -> Path:
-    """Where the binaries of a config file lie."""
+    """Path of a config file's binaries."""
     return path.with_name(binaryfile.name_of(kernel))
 
 
 def read(path: Path, kernel: str) -> BinaryFile:
-    """The binaries at a path as they are now; an empty file where there is none.
+    """Read the binaries at a path; an empty file if there are none.
 
     Raises:
-        BinaryError: It cannot be read, or is of another kernel: it is left as it is.
+        BinaryError: It cannot be read, or is of another kernel; it is left as it is.
     """
     try:
         file = binaryfile.read(disk.read_bytes(path), str(path))
@@ -42,17 +42,17 @@ def read(path: Path, kernel: str) -> BinaryFile:
 
 
 def ship(path: Path, found: Mapping[tuple[str, str], Iterable[Built]]) -> int:
-    """Put binaries beside a config file, and their digests into its entries; what no entry names any more goes.
+    """Add binaries beside a config file and their digests to its entries; drops what no entry names.
 
     Args:
-        path: Of the config file.
-        found: By the canonical texts of the context and the call of their entries.
+        path: The config file.
+        found: Binaries by the canonical texts of their entry's context and call.
 
     Returns:
         Bytes of the file of binaries.
 
     Raises:
-        ConfigFileError, BinaryError: A file that is there cannot be added to.
+        ConfigFileError, BinaryError: An existing file cannot be added to.
         OSError: It cannot be written.
     """
     with locks.locked(layout.config_file_lock_path(path)):
@@ -81,7 +81,7 @@ def _config(path: Path) -> ConfigFile:
 
 
 def _readable(path: Path, config: ConfigFile) -> BinaryFile:
-    """The binaries beside a config file; what is damaged is built anew, so nothing is lost with it."""
+    """The binaries beside a config file; a damaged file is rebuilt, so nothing is lost with it."""
     beside = path_beside(path, config.kernel)
     try:
         return read(beside, config.kernel)
@@ -90,13 +90,13 @@ def _readable(path: Path, config: ConfigFile) -> BinaryFile:
 
 
 def write(path: Path, config: ConfigFile, binaries: BinaryFile) -> int:
-    """Write a config file and its binaries; digests of what is not there go, and so does what no entry names.
+    """Write a config file and its binaries, dropping missing digests and unnamed binaries.
+
+    The machine code is written first, so that a concurrent reader never misses a named binary.
 
     Raises:
-        BinaryError: Binaries of a newer version lie there: they are left alone, and so is the config file.
+        BinaryError: A newer version's binaries are there; both files are left alone.
         OSError: It cannot be written.
-
-    The machine code comes first: a reader in between finds more of it than the lines name, and never less.
     """
     beside = path_beside(path, config.kernel)
     _refuse_newer(beside)
@@ -116,10 +116,10 @@ def write(path: Path, config: ConfigFile, binaries: BinaryFile) -> int:
 
 
 def take_out(keys: Sequence[Key], path: Path) -> None:
-    """Take the entries of a kernel's keys out of a config file, and what only they name out of the binaries beside it.
+    """Remove a kernel's keys from a config file, and the binaries that only they name.
 
     Raises:
-        ConfigFileError, BinaryError: One of the two cannot be changed; where it is the binaries, they stay as they are.
+        ConfigFileError, BinaryError: One of the two cannot be changed; if it is the binaries, they stay as they are.
         OSError: It cannot be read or written.
     """
     beside = path_beside(path, keys[0].kernel)
@@ -145,7 +145,7 @@ def _refuse_newer(path: Path) -> None:
 
 
 def matching(config: ConfigFile, context: Mapping[str, Json]) -> list[tuple[str, Mapping[str, Entry]]]:
-    """The groups of a file that hold in a context, but for what only says how they were measured: text, and entries.
+    """The groups of a file whose context matches in these parts: canonical text, and entries.
 
     Args:
         context: The parts that must be equal, "environment" and "triton" among them.

@@ -11,17 +11,17 @@ from autotuned.configfiles.exchange import PathLike
 from autotuned.configfiles.file import ConfigFile, Fault, Group
 from autotuned.typed_json import Json, canonical
 
-ALWAYS = {"environment", "source", "version"}  # what every context has, besides the device
-TRIAL = "trial"  # where times are of another kind than by default
+ALWAYS = {"environment", "source", "version"}  # in every context, besides the device
+TRIAL = "trial"  # only if measured in another way than by default
 TOOLCHAINS = ({"triton", "triton_key", "ptxas"}, {"distributions"})
 CALL = {"tensors", "values", "none"}
 
 
 class Audit:
-    """The faults of config files, and what could be read of them.
+    """What `autotuned check` finds in config files.
 
     Attributes:
-        files: Each file that could be read, with its path.
+        files: The readable files, with their paths.
         faults: In the order of the files.
     """
 
@@ -64,10 +64,7 @@ class Audit:
 
 
 def _lost(file: ConfigFile, path: Path, folder: Path | None) -> Iterator[str]:
-    """What a call that asks the folder for it would not be given: the look-up itself is asked.
-
-    Of a file that is given by itself nobody knows where it will lie: then the file is asked.
-    """
+    """Entries that a look-up would miss: asks the look-up itself, or the file alone if its folder is not known."""
     if folder is not None and path.parent == folder and folder.name == file.device.slug:
         folder = folder.parent  # the folder of a device, given by itself
     place = path if folder is None else folder / file.device.slug / configfile.file_name(file.kernel)
@@ -80,7 +77,7 @@ def _lost(file: ConfigFile, path: Path, folder: Path | None) -> Iterator[str]:
 
 
 def _dead(file: ConfigFile) -> Iterator[str]:
-    """What no call can ever match."""
+    """Entries that no call can match."""
     for group in file.groups():
         if not any(group.context.keys() - {TRIAL} == ALWAYS | toolchain for toolchain in TOOLCHAINS):
             fields = " or ".join(", ".join(sorted(ALWAYS | toolchain)) for toolchain in TOOLCHAINS)

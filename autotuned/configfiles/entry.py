@@ -1,4 +1,4 @@
-"""One entry of a config file: a call, the choice for it, and what that was measured under."""
+"""One entry of a config file: a call, its config, and the conditions it was measured under."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ WARPS = (1, 2, 4, 8, 16, 32, 64)  # Triton takes powers of two only
 
 @dataclass(frozen=True)
 class Entry:
-    """One tuned call of a file: the call part of a key, the choice for it, and what that was measured under.
+    """One tuned call of a file.
 
     Attributes:
-        binaries: The digests of compiled kernels for it in the file of binaries beside this one. They are no part of
-            what was chosen: two entries that differ in them alone are equal.
+        binaries: Digests of its compiled kernels in the file of binaries beside this one. Ignored by `==`, since they
+            are not part of the choice.
     """
 
     call: Json
@@ -34,7 +34,7 @@ class Entry:
 
     @cached_property
     def identity(self) -> str:
-        """The config's identity among the live candidates of a call."""
+        """The config's identity among a call's candidates."""
         return record.identity_of(self.config)
 
     def to_json(self) -> dict[str, Json]:
@@ -49,15 +49,15 @@ class Entry:
         }
 
     def with_binaries(self, digests: Iterable[str]) -> Entry:
-        """The same with these binaries and no others."""
+        """A copy with these binaries only."""
         return replace(self, binaries=tuple(sorted(set(digests))))
 
 
 def load_entry(data: Any, where: str) -> Entry:
-    """Check an entry's JSON.
+    """Parse and check an entry's JSON.
 
     Raises:
-        RecordError: A field is missing, unknown, of another type, or a number is out of range.
+        RecordError: A field is missing, unknown or of another type, or a number is out of range.
     """
     fields = fields_of({"compiled": [], **typed(data, dict, where)}, where,
                      {"call", "config", "conditions", "median_us", "vs_default", "compiled"})  # fmt: skip
@@ -74,10 +74,10 @@ def load_entry(data: Any, where: str) -> Entry:
 
 
 def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:
-    """Check what a config sets for a call.
+    """Check a config against its call.
 
     Raises:
-        RecordError: Triton would refuse it, or the caller passes it.
+        RecordError: Triton would refuse a value, or the caller passes it.
     """
     if config["num_warps"] not in WARPS:
         warps = f"one of {', '.join(map(str, WARPS))}"
@@ -90,17 +90,17 @@ def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:
 
 
 def passed(call: Json) -> set[str]:
-    """The names of a call's arguments and options, as far as its key has them."""
+    """The names of a call's arguments and options that are in its key."""
     parts = (call.get(part) for part in ("tensors", "values", "none", "options"))
     return {name.partition("[")[0] for part in parts if isinstance(part, (dict, list)) for name in part
             if isinstance(name, str)}  # fmt: skip
 
 
 def fields_of(data: Any, where: str, names: Set[str]) -> dict[str, Any]:
-    """An object that must have just these fields.
+    """Return an object that must have exactly these fields.
 
     Raises:
-        RecordError: It is none, one is missing, or there is another.
+        RecordError: It is not an object, or a field is missing or unknown.
     """
     fields: dict[str, Any] = typed(data, dict, where)
     missing, unknown = sorted(names - fields.keys()), sorted(fields.keys() - names)

@@ -1,4 +1,4 @@
-"""Choices on their way between the store and config files: exported, imported, merged, compared."""
+"""Moves choices between the store and config files: export, import, merge, diff."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PathLike = str | os.PathLike[str]
 
 
 def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> list[Path]:
-    """Write the choices of the user's store into config files below a folder; what else is in them stays.
+    """Write the choices of the user's store into config files below a folder; other entries in them stay.
 
-    Searches that are not finished, and choices that only one process can read, stay out.
+    Unfinished searches, and choices that only one process can read, are left out.
 
     Args:
-        kernels: Only these, by their names, or by what their names end in after a dot; None for all.
+        kernels: Names of kernels, or dotted suffixes of them; None for all.
 
     Returns:
         The config files.
@@ -40,7 +40,7 @@ def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> list[Pa
     Raises:
         KernelNameError: Nothing is stored, or no kernel has such a name.
         OutputError: The folder cannot be written.
-        ConfigFileError: A file that is there cannot be added to.
+        ConfigFileError: An existing file cannot be added to.
     """
     known = listing.kernels()
     kernels = [kernels] if isinstance(kernels, str) else kernels or ()
@@ -59,11 +59,11 @@ def _exported(kernel: str) -> Iterator[tuple[Key, Entry]]:
 
 @dataclass
 class ImportResult:
-    """What came of an import: how many choices were written, were there already, and gave way to a measured one.
+    """How many choices were written, were there already, or gave way to a measured one.
 
     Attributes:
-        binaries, rules: How many compiled kernels the entries name, and how many rules there are. They stay where they
-            lie: the store holds what was measured, and no code.
+        binaries, rules: How many compiled kernels and rules the files have. They are not imported: the store holds
+            measurements, not code.
     """
 
     written: int = 0
@@ -74,16 +74,16 @@ class ImportResult:
     faults: list[Fault] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Json]:
-        """What `autotuned import --json` prints."""
+        """As `autotuned import --json` prints it."""
         return {**vars(self), "faults": [fault.to_json() for fault in self.faults]}
 
 
 def import_configs(paths: PathLike | Iterable[PathLike]) -> ImportResult:
     """Write the choices of config files into the user's store.
 
-    A record that was measured here stays: its timings are better evidence than a line of a file. So does one of a file
-    that was measured under stronger conditions. What is wrong in a file is left out, and among the faults. Compiled
-    kernels are not taken: who may give code is decided by programs, with `register_configs(..., binaries=True)`.
+    Records measured here stay, since their timings are better evidence, and so do records with stronger conditions. Bad
+    entries are skipped and listed as faults. Compiled kernels are not imported: programs allow them with
+    `register_configs(..., binaries=True)`.
 
     Args:
         paths: Config files, or folders of them.
@@ -122,7 +122,7 @@ def _import(key: Key, entry: Entry, path: Path, result: ImportResult) -> None:
 
 
 def paths_of(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """One path, or several, as a list.
+    """One or several paths as a list.
 
     Raises:
         ConfigFileError: There is none.
@@ -134,10 +134,10 @@ def paths_of(paths: PathLike | Iterable[PathLike]) -> list[Path]:
 
 
 def files_in(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """The config files that paths stand for: a file for itself, a folder for all below it.
+    """The config files at these paths; folders are searched recursively.
 
     Raises:
-        ConfigFileError: A path is neither, or a folder has none.
+        ConfigFileError: A path does not exist, or a folder has no config file.
     """
     found: list[Path] = []
     for path in paths_of(paths):
@@ -151,7 +151,7 @@ def files_in(paths: PathLike | Iterable[PathLike]) -> list[Path]:
 
 
 def read(path: Path) -> tuple[ConfigFile | None, list[Fault]]:
-    """What can be used of a config file, and what is wrong with it; also where it cannot be read at all."""
+    """The usable part of a config file, None if there is none, and its faults."""
     try:
         return configfile.read(disk.read_bytes(path), str(path))
     except OSError as error:
@@ -165,7 +165,7 @@ Name = tuple[str, Device]  # of a config file: its kernel and its device
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two choices for one call in one context: which was taken, and which was not."""
+    """Two configs for one call in one context: the one taken and the one left."""
 
     key: Key
     taken: Entry
@@ -186,10 +186,10 @@ class Conflict:
 
 @dataclass
 class MergeResult:
-    """Config files put together.
+    """Merged config files.
 
     Attributes:
-        files: By their paths; none if nothing could be read.
+        files: By path; empty if nothing could be read.
     """
 
     files: dict[Path, ConfigFile] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class MergeResult:
 
     @property
     def entries(self) -> int:
-        """How many choices there are."""
+        """Number of choices."""
         return sum(len(group.entries) for file in self.files.values() for group in file.groups())
 
     def to_json(self) -> dict[str, Json]:
@@ -212,7 +212,7 @@ class MergeResult:
 
 
 def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> MergeResult:
-    """What `autotuned.merge` does, for the JSON alone: see there which choice is taken, and the errors."""
+    """Merge config files without their binaries; `autotuned.merge` describes the choice and the errors."""
     inputs, merged = files_in(paths), MergeResult()
     files: dict[Name, ConfigFile] = {}
     for path in inputs:
@@ -284,7 +284,7 @@ def _merge(key: Key, entry: Entry, files: dict[Name, ConfigFile], conflicts: lis
 
 
 def _merge_rules(file: ConfigFile, files: dict[Name, ConfigFile]) -> None:
-    """Of two rules for the same calls the one that was fitted to more of them stays, and of equal ones the first."""
+    """Add rules; of two for the same calls, keep the one fitted to more calls, else the first."""
     for context, rule in file.rules:
         into = files.setdefault((file.kernel, file.device), ConfigFile(file.kernel, file.device))
         before = into.rule(context, rule.name)
@@ -309,7 +309,7 @@ def _better(first: Entry, second: Entry) -> tuple[Entry, str]:
 
 @dataclass(frozen=True)
 class Change:
-    """One call in one context that two sets of config files do not have alike; None where it is not there."""
+    """A call whose entries differ between two sets of config files; None if an entry is missing."""
 
     key: Key
     before: Entry | None
@@ -317,14 +317,14 @@ class Change:
 
     @property
     def kind(self) -> str:
-        """What happened to it: "added", "removed", "changed", or "compiled" where only its binaries are others."""
+        """One of "added", "removed", "changed", or "compiled" if only the binaries differ."""
         if self.before is None or self.after is None:
             return "added" if self.before is None else "removed"
         return "changed" if self.before != self.after else "compiled"
 
     @property
     def is_of_choice(self) -> bool:
-        """Whether a call has another config, or one in one set only; times and conditions are no part of it."""
+        """Whether the config differs or one entry is missing; times and conditions do not count."""
         return self.before is None or self.after is None or self.before.identity != self.after.identity
 
     def to_json(self) -> dict[str, Json]:
@@ -342,7 +342,7 @@ class Change:
 
 @dataclass(frozen=True)
 class RuleChange:
-    """A rule that two sets of config files do not have alike: "added", "removed" or "changed"."""
+    """A rule that differs between two sets of config files; `kind` is "added", "removed" or "changed"."""
 
     kind: str
     kernel: str
@@ -357,7 +357,7 @@ class RuleChange:
 
 @dataclass(frozen=True)
 class DiffResult:
-    """What differs between two sets of config files, in the order of the files; and what is wrong in them."""
+    """The differences between two sets of config files, in the order of the files, and the faults in them."""
 
     changes: list[Change]
     faults: list[Fault]

@@ -26,17 +26,17 @@ else:
     rules = later("rules.text")  # most files have none
 
 SCHEMA = 2
-SCHEMAS = "schema"  # the folder of JSON schemas beside the files of this package; none of its files is a config file
+SCHEMAS = "schema"  # folder of JSON schemas beside this package's own files; holds no config files
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something in a file that is not as it should be, and is left out.
+    """Something wrong in a file; that part is skipped.
 
     Attributes:
-        line: In the file, from 1; None where that is not known.
-        text: What was expected, and what came.
-        harmless: Whether nothing is lost with it: an entry that repeats another to the letter, as git may leave them.
+        line: In the file, from 1; None if unknown.
+        text: What was expected, and what was found.
+        harmless: Nothing is lost with it: an exact duplicate of an entry, as git may leave.
     """
 
     path: str
@@ -54,13 +54,14 @@ class Fault:
 
 
 class Ends(NamedTuple):
-    """What stands last in a file and in each of its groups, and stays there while others are added.
+    """The last group of a file and the last call of each group, which stay last when entries are added.
 
-    JSON wants no comma after the last one. If the last line could change, two people who each add a line behind it
-    would both change it, and git could not put their lines together.
+    JSON allows no comma after the last item: if the last line could change, two people adding lines would both change
+    it, and git could not merge them.
 
     Attributes:
-        group: Canonical text of the last context. `calls`: of the last call, by context.
+        group: Canonical text of the last context.
+        calls: Canonical text of the last call, by context.
     """
 
     group: str | None
@@ -72,14 +73,14 @@ NO_ENDS = Ends(None, {})
 
 @dataclass
 class Group:
-    """The entries of one context, by the canonical text of their calls."""
+    """The entries of one context, keyed by the canonical text of their calls."""
 
     context: Json
     entries: dict[str, Entry] = field(default_factory=dict)
 
 
 class ConfigFile:
-    """The choices for one kernel on one kind of device, grouped by the context they hold in."""
+    """The choices for one kernel on one kind of device, grouped by context."""
 
     def __init__(self, kernel: str, device: Device) -> None:
         self.kernel = kernel
@@ -87,17 +88,17 @@ class ConfigFile:
         self.device_json = device.to_json()
         self._groups: dict[str, Group] = {}
         self._rule_places: dict[tuple[str, str], int] = {}
-        self.rules: list[tuple[Json, Rule]] = []  # each with the context that it holds in
+        self.rules: list[tuple[Json, Rule]] = []  # each with its context
         self.ends = NO_ENDS
-        self.indexes: dict[Any, Any] = {}  # what others worked out about the entries; empty after a change
+        self.indexes: dict[Any, Any] = {}  # caches of other modules, cleared by each change
 
     def add(self, context: Json, entry: Entry) -> None:
-        """Put an entry in, in place of one for the same call in the same context."""
+        """Add an entry, replacing one for the same call and context."""
         self.indexes.clear()
         self.group(canonical(context), context).entries[canonical(entry.call)] = entry
 
     def rules_of(self, rest: str) -> list[tuple[Json, Rule]]:
-        """The rules for calls of this rest, each with its context; in order once a file."""
+        """The rules for calls with this rest, each with its context, in file order."""
         if "rules" not in self.indexes:
             index: dict[str, list[tuple[Json, Rule]]] = {}
             for context, rule in self.rules:
@@ -107,18 +108,18 @@ class ConfigFile:
         return found
 
     def rule(self, context: Json, name: str) -> Rule | None:
-        """The rule of this name (`Rule.name`) in a context."""
+        """The rule with this name (`Rule.name`) in a context."""
         place = self._rule_places.get((canonical(context), name))
         return None if place is None else self.rules[place][1]
 
     def add_rule(self, context: Json, rule: Rule) -> None:
-        """Put a rule in, in place of one for the same calls in the same context."""
+        """Add a rule, replacing one for the same calls and context."""
         self.indexes.clear()
         place = self._rule_places.setdefault((canonical(context), rule.name), len(self.rules))
         self.rules[place : place + 1] = [(context, rule)]
 
     def set_rule(self, context: Json, name: str, rule: Rule | None, calls: int) -> None:
-        """The same by name; None takes out what is there. What was fitted to more calls stays."""
+        """Replace a rule by name, or remove it with None, unless the present one was fitted to more calls."""
         gone = self.rule(context, name)
         if gone is not None and gone.calls > calls:
             return
@@ -131,7 +132,7 @@ class ConfigFile:
                 self.add_rule(*one)
 
     def remove(self, key: Key) -> None:
-        """Take the entry of a call in a context out; there must be one."""
+        """Remove the entry of a key, which must exist."""
         self.indexes.clear()
         context, _ = split_context(key.context)
         text = canonical(context)
@@ -140,16 +141,16 @@ class ConfigFile:
             del self._groups[text]
 
     def group(self, text: str, context: Json) -> Group:
-        """The group of a context, which is made if there is none; `text` is its canonical form."""
+        """The group of a context, created if missing; `text` is the context's canonical form."""
         return self._groups.get(text) or self._groups.setdefault(text, Group(context))
 
     def keep_ends(self) -> None:
-        """From now on new entries go before what is the last of its group now, and new groups before the last."""
+        """Keep the present last entries and the last group last when others are added."""
         calls = {name: next(reversed(group.entries)) for name, group in self._groups.items()}
         self.ends = Ends(next(reversed(self._groups), None), calls)
 
     def find(self, key: Key) -> Entry | None:
-        """The entry for exactly this call in exactly this context."""
+        """The entry for exactly this call and context."""
         context, device = split_context(key.context)
         group = self._groups.get(canonical(context))
         if group is None or device != self.device_json:
@@ -163,26 +164,26 @@ class ConfigFile:
                 yield group.context, group.entries[call]
 
     def groups(self) -> list[Group]:
-        """The groups in the file's order."""
+        """The groups in file order."""
         return [self._groups[name] for name in _in_order(self._groups, self.ends.group)]
 
     def in_order(self, group: Group) -> list[Entry]:
-        """The entries of a group in the file's order."""
+        """The entries of a group in file order."""
         last = self.ends.calls.get(canonical(group.context))
         return [group.entries[call] for call in _in_order(group.entries, last)]
 
     def entries(self) -> Iterator[tuple[Key, Entry]]:
-        """Every entry with the key it answers, in the file's order."""
+        """Every entry with its key, in file order."""
         for group in self.groups():
             for entry in self.in_order(group):
                 yield self.key_of(group.context, entry), entry
 
     def key_of(self, context: Json, entry: Entry) -> Key:
-        """The key that an entry answers."""
+        """The key of an entry."""
         return Key(self.kernel, entry.call, {**context, "device": self.device_json})
 
     def dump(self) -> str:
-        """The file's text: fields and entries in a stable order, one entry a line, so that git merges it."""
+        """The file's text: fields and entries in a stable order, one entry a line, so that git can merge it."""
         head = {"schema": SCHEMA, "kernel": self.kernel, "device": self.device_json}
         lines = ["{", *(f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items())]
         if self.rules:
@@ -190,8 +191,7 @@ class ConfigFile:
             written = ["\n".join(rules.lines(rule, context)) for context, rule in ordered]
             lines += [' "rules": [', ",\n".join(written), " ],"]
         lines.append(' "groups": [')
-        # Empty lines: changes that are at most three lines apart count as one to git, and one across two groups would
-        # put entries of the one into the other.
+        # Git joins changes at most three lines apart; without the blank lines, entries could merge into another group.
         groups = ",\n\n\n".join(
             _group_text(group.context, self.in_order(group)) for group in self.groups() if group.entries
         )
@@ -199,31 +199,31 @@ class ConfigFile:
 
 
 def _in_order(names: Iterable[str], last: str | None) -> list[str]:
-    """In the order of their text, but for the one that stays last."""
+    """Sorted, except that `last` stays last."""
     return sorted(names, key=lambda name: (name == last, name))
 
 
 def _group_text(context: Json, entries: Sequence[Entry]) -> str:
-    # The brackets that end a group stand behind its last entry: a line of their own would be the same for all groups,
-    # and git would take the end of one person's group for that of another's.
+    # A group's closing brackets are on its last entry's line: on a line of their own they would be equal for all
+    # groups, and git would confuse the ends of two groups.
     rows = ",\n".join(f"   {json.dumps(entry.to_json(), sort_keys=True, allow_nan=False)}" for entry in entries)
     return f'  {{"context": {json.dumps(context, sort_keys=True)}, "entries": [\n{rows}]}}'
 
 
 def split_context(context: Json) -> tuple[dict[str, Json], Json]:
-    """A key's context without its device, and the device: a file names the device once."""
+    """Split a key's context into the rest and the device, which a file names once."""
     rest = dict(context)
     device = rest.pop("device")
     return rest, device
 
 
 def file_name(kernel: str) -> str:
-    """The file's name for a kernel: the kernel's own, made safe; a hash tells apart names that had to change."""
+    """The file name of a kernel: its name made safe, with a hash if it had to change."""
     return f"{file_stem(kernel)}.json"
 
 
 def rounded(value: float | None) -> float | None:
-    """Three significant digits: what a reviewer reads, and no more than was measured."""
+    """Three significant digits: readable in review, and about as precise as the measurement."""
     return None if value is None else float(f"{value:.3g}")
 
 
@@ -238,11 +238,11 @@ def entry_of(record: record.TuningRecord) -> Entry:
 
 
 def parse(text: str | bytes, path: str) -> ConfigFile:
-    """Check the text of a config file and return what is in it.
+    """Parse a config file's text strictly.
 
     Raises:
-        ConfigFileError: No JSON, a newer schema, a field that is missing, unknown or of another type, or two entries
-            for one call.
+        ConfigFileError: It is not JSON, has a newer schema, a field that is missing, unknown or of another type, or two
+            entries for one call.
     """
     file, faults = read(text, path)
     grave = [fault for fault in faults if not fault.harmless]
@@ -252,10 +252,10 @@ def parse(text: str | bytes, path: str) -> ConfigFile:
 
 
 def read(text: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
-    """What can be used of a config file's text, and what is wrong with the rest; None if nothing can be.
+    """The usable part of a config file's text, None if there is none, and its faults.
 
-    An entry that is not what it should be is left out. A text that is no JSON as a whole is read line by line: such
-    are files that git merged without an ancestor, or with its markers in them.
+    Bad entries are skipped. A text that is not valid JSON, such as one with git's conflict markers, is read line by
+    line.
     """
     try:
         text = disk.decoded(text)
@@ -293,7 +293,7 @@ def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Faul
 
 
 def _entry_lines(groups: Any, lines: list[str]) -> Iterator[int | None]:
-    """The line of each entry, if the file is laid out one entry a line; else endlessly None."""
+    """The line of each entry if the file has one entry a line, else endless None."""
     numbers = [number for number, line in enumerate(lines, 1) if line.lstrip().startswith('{"call":')]
     found = [group.get("entries") for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
     count = sum(len(entries) for entries in found if isinstance(entries, list))
@@ -301,8 +301,6 @@ def _entry_lines(groups: Any, lines: list[str]) -> Iterator[int | None]:
 
 
 class _Reader:
-    """Takes in the entries of one file, and notes those that are not what they should be."""
-
     def __init__(self, file: ConfigFile, path: str) -> None:
         self._file, self._path = file, path
         self._faults: list[Fault] = []
@@ -336,7 +334,7 @@ class _Reader:
             return
         text = self._context[1]
         entries = self._file.group(text, context).entries
-        if call in entries:  # the first is kept: as git's union writes them, that of the branch that is merged into
+        if call in entries:  # the first is kept: after git's union merge that is the target branch's
             first, number = entries[call], self._lines[text, call]
             if first == entry:
                 entries[call] = first.with_binaries((*first.binaries, *entry.binaries))
@@ -353,7 +351,7 @@ class _Reader:
 
 
 def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFile | None, list[Fault]]:
-    """What can be read of a file of which only the lines are in order, as `ConfigFile.dump` writes them."""
+    """Read a broken file line by line, as `ConfigFile.dump` writes them."""
     broken = Fault(path, _reason(error), getattr(error, "lineno", None))
     if isinstance(text, bytes):  # it has no text
         return None, [broken]
@@ -387,7 +385,7 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
 
 
 def _headed(lines: list[str]) -> ConfigFile:
-    """An empty file with the head that stands in these lines; ValueError or TypeError where there is none."""
+    """An empty file with the header in these lines; ValueError or TypeError if there is none."""
     heads = [
         disk.parse_json(f"{{{line.strip().rstrip(',')}}}") for line in lines if line.startswith((' "s', ' "k', ' "d'))
     ]

@@ -1,4 +1,4 @@
-"""Config files where they lie: the folders in their order, each file read once, and what they offer for a call."""
+"""Finds config files: the folders in order, each file read once, and what they offer for a call."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ GROUP = "autotuned.configs"  # of entry points, and the package that holds our o
 
 
 class Read(NamedTuple):
-    """What could be read of a file, and what is wrong with the rest."""
+    """The usable part of a file, and its faults."""
 
     file: ConfigFile | None
     faults: list[Fault]
 
 
 class ShippedFile(NamedTuple):
-    """A file that is asked, and what of it serves in another context.
+    """A config file of a folder, with the folder's policy.
 
     Attributes:
-        number: Of its folder, in the order in which they are asked.
+        number: Position of its folder in the look-up order.
     """
 
     number: int
@@ -54,12 +54,12 @@ class ShippedFile(NamedTuple):
     policy: Policy
 
     def judge(self, key: Key, context: Json) -> Verdict | None:
-        """What the policy says of a group's context for a key."""
+        """The policy's verdict on a group's context for a key."""
         return policy.judge(key.context, {**context, "device": self.file.device_json}, self.policy)
 
 
 class Offer(NamedTuple):
-    """An entry for another context or another shape; the least `rank` is the best."""
+    """An entry for another context or shape; the lowest `rank` is best."""
 
     rank: tuple[Any, ...]
     verdict: Verdict
@@ -75,7 +75,7 @@ class Offer(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The file it is in."""
+        """Its file."""
         return self.held.path
 
 
@@ -97,15 +97,15 @@ def register_configs(
 ) -> None:
     """Serve the config files of an application.
 
-    Later registrations are asked first; all of them after `AUTOTUNED_CONFIG_PATH` and before the packages that the
-    entry-point group `autotuned.configs` names and the files that come with this package.
+    Later registrations are searched first; all of them after `AUTOTUNED_CONFIG_PATH`, and before the packages of the
+    entry-point group `autotuned.configs` and this package's own files.
 
     Args:
         source: A package ("mypkg.tuned", read with importlib.resources, also from a zip) or a folder.
-        policy: What of these files serves where the call is the same and the context is not: one action for all
-            axes, or actions by axis, such as `{"source": "warn", "triton": "refuse"}`; docs/config-files.md has both.
-            `{"rules": autotuned.within("5%")}`: the rules in them serve kernels without a `nearest=` of their own too.
-        binaries: Whether compiled kernels that lie beside them may be loaded: they are code that runs on the GPU.
+        policy: What to do if the call matches and the context does not: one action for all axes, or actions by axis,
+            such as `{"source": "warn", "triton": "refuse"}`; see docs/config-files.md. `{"rules":
+            autotuned.within("5%")}` lets the files' rules serve kernels without a `nearest=` of their own.
+        binaries: Whether compiled kernels beside the files may be loaded: they are code that runs on the GPU.
 
     Raises:
         ConfigFileError: No such package or folder, axis or action.
@@ -134,13 +134,13 @@ def _package_folder(name: str) -> Traversable:
 
 
 def _say_if_empty(folder: Traversable, name: str) -> None:
-    """Warn of a package that ships nothing: in the checkout its files are there, and a wheel may be without them."""
+    """Warn about a package without config files: a wheel may lack the ones that a checkout has."""
     if not any(_paths_in(folder, None)):
         log.warning("there is no config file in the package %r: are they among its package data ('*/*.json')?", name)
 
 
 def forget_files() -> None:
-    """Read config files anew at their next use."""
+    """Read config files again at their next use."""
     global _generation
     _generation += 1
     for known in (_files, _devices, _kernels):
@@ -148,24 +148,24 @@ def forget_files() -> None:
 
 
 def generation() -> int:
-    """What is equal for as long as no file was to be read anew, for those who ask at each call."""
+    """A number that changes when files must be read again."""
     return _generation
 
 
 def state() -> tuple[Any, ...]:
-    """What is equal for as long as the same folders are asked and what was read of them holds."""
+    """A value that stays equal while the same folders are searched and nothing must be read again."""
     told = (*env.config_path(), *(folder.path for folder in _registered))
     return _generation, *map(str, told), *map(id, _packages.values())
 
 
 def folders() -> Iterator[Folder]:
-    """Folders of config files in the order they are asked: environment, application, entry points, this package."""
+    """Folders of config files in look-up order: environment, application, entry points, this package."""
     yield from _others()
     yield from _looked_for("own", lambda: [Folder(_own(), policy.DEFAULTS, package="autotuned")])
 
 
 def _own() -> Traversable:
-    """This package's files; sources that run without being installed have them in the folder beside the package."""
+    """This package's files; in a checkout they are in the folder beside the package."""
     try:
         return importlib.resources.files(GROUP)
     except ModuleNotFoundError:
@@ -173,7 +173,7 @@ def _own() -> Traversable:
 
 
 def _others() -> Iterator[Folder]:
-    """The folders without that of this package."""
+    """All folders but this package's own."""
     for folder in env.config_path():
         yield Folder(folder, policy.DEFAULTS)
     yield from _registered
@@ -181,7 +181,7 @@ def _others() -> Iterator[Folder]:
 
 
 def allow_rules() -> bool:
-    """Whether the policy of some registered folder lets its rules serve every kernel."""
+    """Whether a registered folder's policy lets its rules serve every kernel."""
     return any(policy.RULES in folder.policy for folder in _registered)
 
 
@@ -197,7 +197,7 @@ def _looked_for(name: str, find: Callable[[], list[Folder]]) -> list[Folder]:
 
 
 def _entry_points() -> list[Folder]:
-    """The packages that installed distributions name; one that cannot be had is said once and left out."""
+    """Packages named by installed distributions; ones that fail to import are skipped with a warning."""
     found = []
     for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
         try:
@@ -213,7 +213,7 @@ def _entry_points() -> list[Folder]:
 
 
 def _whole_package(name: str) -> str:
-    """The outermost package of a module; "" where that is a namespace, into which several distributions install."""
+    """A module's top-level package; "" for a namespace, which several distributions may share."""
     top = name.partition(".")[0]
     return top if getattr(sys.modules.get(top), "__file__", None) else ""
 
@@ -222,10 +222,10 @@ def _whole_package(name: str) -> str:
 
 
 def shipped(kernel: str | None = None, own: bool = True) -> Iterator[tuple[str, Key, Entry]]:
-    """Every entry of the config files, or of one kernel's, on any device: its file, its key and itself.
+    """Every entry of the config files, or of one kernel's, on any device: file, key and entry.
 
     Args:
-        own: Those of this package's own files too.
+        own: Whether to include this package's own files.
     """
     for folder in folders() if own else _others():
         for path in _paths_in(folder.path, kernel):
@@ -251,7 +251,7 @@ def _device_folders(folder: Traversable) -> list[Traversable]:
 
 
 def _entries(folder: Traversable) -> list[Traversable]:
-    """What lies in a folder, by name; one that cannot be read holds nothing, and is said once."""
+    """A folder's contents by name; empty, with one warning, if it cannot be read."""
     try:
         return sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []
     except OSError as error:
@@ -260,7 +260,7 @@ def _entries(folder: Traversable) -> list[Traversable]:
 
 
 def read(path: Traversable, kernel: str | None) -> Read:
-    """The file at a path, read once; what is wrong with it waits for `report`."""
+    """The file at a path, read once; `report` tells its faults."""
     name = (str(path), kernel)
     if name not in _files:
         _files[name] = read_anew(path, kernel)
@@ -268,7 +268,7 @@ def read(path: Traversable, kernel: str | None) -> Read:
 
 
 def read_anew(path: Traversable, kernel: str | None) -> Read:
-    """The file at a path as it is now; what is there and can be no config file is a fault."""
+    """Read the file at a path; anything there that cannot be a config file is a fault."""
     try:
         content = disk.read_resource(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -287,10 +287,10 @@ def read_anew(path: Traversable, kernel: str | None) -> Read:
 
 
 def report(kernel: str | None, strict: bool = False) -> None:
-    """Say once what is wrong with the files that were read for a kernel.
+    """Warn once about the faults of a kernel's files read so far.
 
     Raises:
-        ConfigFileError: If `strict`, the first fault.
+        ConfigFileError: With `strict`, for the first fault.
     """
     for (_, wanted), (file, faults) in list(_files.items()):
         for fault in faults if wanted == kernel else ():
@@ -306,7 +306,7 @@ def report(kernel: str | None, strict: bool = False) -> None:
 
 
 def look_exact(key: Key, candidates: Candidates, needed: Conditions = BY_DEFAULT) -> Look:
-    """The choice for the same call in the same context."""
+    """The choice for the same call and context."""
     seen = Look(None, "absent")
     for path, entry in _exact(key):
         config, lack = candidates.get(entry.identity), conditions.lack(entry.conditions, needed)
@@ -329,30 +329,30 @@ def _exact(key: Key) -> Iterator[tuple[str, Entry]]:
 
 
 def path_of(folder: Traversable, key: Key) -> Traversable:
-    """Where a key's choice is looked for below a folder of config files."""
+    """Where a key's choice would be below a folder."""
     return folder / from_json(key.context["device"]).slug / configfile.file_name(key.kernel)
 
 
 def find(path: Traversable, key: Key) -> Entry | None:
-    """A key's entry in the file at a path, if there is one."""
+    """A key's entry in the file at a path, or None."""
     file = read(path, key.kernel).file
     return file.find(key) if file else None
 
 
 def look_ladder(key: Key, candidates: Candidates, strict: bool = False, needed: Conditions = BY_DEFAULT) -> Look:
-    """The choice for the same call in another context, as far as the policies of the files serve it."""
+    """The choice for the same call in another context, if the policies allow it."""
     return _best(_ladder(key), candidates, needed, Origin.LADDER, strict)
 
 
 def look_nearest(
     key: Key, candidates: Candidates, factors: nearest_shape.Factors, needed: Conditions = BY_DEFAULT
 ) -> Look:
-    """The choice for the nearest shape, in the same context or one that the policies of the files serve."""
+    """The choice for the nearest shape, in the same context or another that the policies allow."""
     return _best(_neighbours(key, factors), candidates, needed, Origin.NEAREST, False)
 
 
 def likely(key: Key, candidates: Candidates, factors: nearest_shape.Factors) -> str | None:
-    """The identity of the live config that is likely to win: what has weaker conditions, or serves elsewhere."""
+    """The identity of the candidate most likely to win: an entry with weaker conditions or from elsewhere."""
     offers = itertools.chain(_ladder(key), _neighbours(key, factors) if factors else ())
     elsewhere = (offer.entry.identity for offer in offers if offer.verdict.action != "refuse")
     found = itertools.chain((entry.identity for _, entry in _exact(key)), elsewhere)
@@ -382,7 +382,7 @@ def _why_not(offer: Offer, candidates: Candidates, lack: str) -> str:
 
 
 def _ladder(key: Key) -> list[Offer]:
-    """What there is for the call in other contexts, the best first."""
+    """Entries for the call in other contexts, best first."""
     call = canonical(key.call)
     offers = []
     for held in files_for(key):
@@ -394,7 +394,7 @@ def _ladder(key: Key) -> list[Offer]:
 
 
 def _neighbours(key: Key, factors: nearest_shape.Factors) -> Iterator[Offer]:
-    """What there is for other sizes, the best first, in any context; found as it is asked for."""
+    """Entries for other sizes in any context, best first, lazily."""
     ours = shape_of(key.call, factors)
     if not ours.sizes:
         return iter(())
@@ -431,7 +431,7 @@ def files_for(key: Key) -> Iterator[ShippedFile]:
 
 
 def _files_of(folder: Traversable, kernel: str) -> list[tuple[str, ConfigFile]]:
-    """A kernel's files in a folder, on any device; looked for once, for a path of each takes longer than a look-up."""
+    """A kernel's files in a folder, for any device; cached, since building the paths costs more than a look-up."""
     name = (str(folder), kernel)
     if name not in _kernels:
         found = ((str(path), read(path, kernel).file) for path in _paths_in(folder, kernel))
@@ -440,7 +440,7 @@ def _files_of(folder: Traversable, kernel: str) -> list[tuple[str, ConfigFile]]:
 
 
 def with_devices(folder: Traversable, kernel: str) -> Iterator[tuple[Traversable, ConfigFile]]:
-    """The config files of a kernel in a folder, on any device, each with its path."""
+    """The config files of a kernel in a folder, for any device, each with its path."""
     for path in _paths_in(folder, kernel):
         file = read(path, kernel).file
         if file is not None:
@@ -448,7 +448,7 @@ def with_devices(folder: Traversable, kernel: str) -> Iterator[tuple[Traversable
 
 
 def announce(kernel: str, choice: Choice) -> None:
-    """Say once a kernel that a choice for another context, or another shape, serves."""
+    """Warn once per kernel that a choice for another context or shape is used."""
     if choice.note and choice.loud:
         env.warn_once(
             f"{choice.origin} {kernel}",

@@ -1,4 +1,4 @@
-"""The nearest tuned shape: a call like another one but for the sizes of some arguments, within a factor of each."""
+"""Finds the nearest tuned shape: the same call with other sizes, each within a factor."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class Distance(NamedTuple):
-    """How far a neighbour is; the least serves.
+    """How far a neighbour is; the least is used.
 
     Attributes:
-        above: Whether any size is larger than ours: tiles for a smaller problem fit a larger one, seldom the reverse.
+        above: Whether any size is larger than ours: tiles for a smaller problem fit a larger one, rarely the reverse.
         octaves: The distance (`key/nearest_key.py`).
     """
 
@@ -31,7 +31,7 @@ class Distance(NamedTuple):
 
 
 def is_near(mine: int, other: int, factor: float) -> bool:
-    """Whether two sizes of one axis differ by no more than the factor; nothing is near to 0."""
+    """Whether two sizes of an axis differ by at most the factor; nothing is near 0."""
     small, large = min(mine, other), max(mine, other)
     return small == large or (small > 0 and large <= small * factor)
 
@@ -41,23 +41,23 @@ def _factor(path: str, factors: Factors) -> float:
 
 
 class _Axis(NamedTuple):
-    """The sizes there are on one axis, ascending, and behind each those of the next axis, or a thing."""
+    """The sizes on one axis, ascending, each with the next axis or the item behind it."""
 
     sizes: list[tuple[str, int]]
     behind: list[Any]
 
 
 class Neighbourhood(Generic[T]):
-    """Things that differ in their sizes only, to be walked from the nearest to given sizes outwards.
+    """Items that differ only in their sizes, iterated from the nearest outwards.
 
-    A walk goes outwards on every axis and takes the least step first: of ten thousand things it meets a few.
+    The walk goes outwards on every axis, least step first, so that of ten thousand items it visits a few.
     """
 
     def __init__(self, things: Iterable[tuple[Sizes, T]]) -> None:
         self._first = _axis(sorted(things, key=lambda thing: thing[0]), 0)
 
     def around(self, ours: Sizes, factors: Factors) -> Iterator[tuple[Distance, Sizes, T]]:
-        """Those within the factor on every axis: the nearest first, of equally near ones the smaller sizes."""
+        """Items within the factor on every axis, nearest first; equally near ones by smaller sizes."""
         walk = _Walk([(place, _factor(place[0], factors)) for place in ours])
         walk.enter(self._first, _Reached(False, (), ()))
         while walk.ahead:
@@ -75,7 +75,7 @@ def _axis(things: Sequence[tuple[Sizes, Any]], depth: int) -> _Axis:
 
 
 class _Reached(NamedTuple):
-    """Sizes of the first axes, and how far they are; with those of all axes that is a `Distance`."""
+    """Sizes of the first axes and how far they are; once complete, a `Distance`."""
 
     above: bool
     differences: tuple[float, ...]  # in octaves
@@ -93,7 +93,9 @@ class _Step(NamedTuple):
 
 
 class _Walk:
-    """What lies ahead of a walk, in a heap; a step before a thing as far, for it may lead to an equally near one."""
+    """A heap of what lies ahead; steps come before items at the same distance, since they may lead to equally near
+    ones.
+    """
 
     def __init__(self, ours: Sequence[tuple[tuple[str, int], float]]) -> None:
         self._ours = ours
@@ -119,7 +121,7 @@ class _Walk:
         heapq.heappush(self.ahead, (reached.above, total(reached.differences), is_thing, reached.sizes, found))
 
     def take(self, step: _Step) -> None:
-        """Go a step: what lies behind its size is ahead now, and so is the next size."""
+        """Take a step: push what is behind its size, and the next size."""
         self._look(step.axis, step.place + step.out, step.out, step.before)
         behind = step.axis.behind[step.place]
         if len(step.after.sizes) == len(self._ours):
@@ -129,7 +131,7 @@ class _Walk:
 
 
 def words(ours: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], far: Distance) -> str:
-    """The neighbour in a line: `nearest shape M=4 for M=3, 0.42 octaves away`."""
+    """One line: `nearest shape M=4 for M=3, 0.42 octaves away`."""
     changed = [(path, mine, other) for (path, mine), (_, other) in zip(ours, theirs) if mine != other]
     there = " ".join(f"{path}={other}" for path, _, other in changed)
     here = " ".join(f"{path}={mine}" for path, mine, _ in changed)
@@ -137,10 +139,10 @@ def words(ours: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], fa
 
 
 def check(given: Mapping[str, float], allowed: Iterable[str], kernel: str) -> str:
-    """What is wrong with a decorator's `nearest=`; "" if nothing is.
+    """Return what is wrong with a decorator's `nearest=`, or "".
 
     Args:
-        allowed: The arguments that are in the kernel's key.
+        allowed: The arguments in the kernel's key.
     """
     allowed = list(allowed)
     for name, factor in given.items():
@@ -153,14 +155,14 @@ def check(given: Mapping[str, float], allowed: Iterable[str], kernel: str) -> st
 
 
 class Alike(NamedTuple):
-    """Entries of one context that differ in sizes only."""
+    """Entries of one context that differ only in sizes."""
 
     context: Json
     entries: Neighbourhood[Entry]
 
 
 def alike(file: ConfigFile, rest: str, factors: Factors) -> list[Alike]:
-    """The entries that differ in sizes of some axes only, by context; worked out once a file and set of axes."""
+    """The entries that differ only in sizes of some axes, by context; computed once per file and set of axes."""
     axes = frozenset(factors)
     if axes not in file.indexes:
         file.indexes[axes] = _index(file, axes)

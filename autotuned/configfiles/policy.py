@@ -1,4 +1,4 @@
-"""What of another context may serve: an action for each axis in which contexts differ, and the order of the rest."""
+"""Which choices of another context may serve: an action per axis that differs, and a ranking."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autotuned.typed_json import Json, canonical
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
 
-# From the laxest to the strictest: of several axes that differ the strictest action holds.
+# From laxest to strictest: if several axes differ, the strictest action applies.
 ACTIONS = {
     "accept": "served, with a line in the log at level info",
     "warn": "served, with one warning a kernel; not in mode `strict`",
@@ -41,9 +41,9 @@ class Within(Frozen):
     """What `nearest=` and policies allow a rule to lose.
 
     Attributes:
-        bound: 0.05 is 5% more time than the best config takes, which 95 of 100 calls are expected not to exceed.
+        bound: 0.05 is 5% more time than the best config, not exceeded by 95 of 100 calls.
         strict: In mode "strict" too.
-        nearest: How far a neighbour may be where no rule serves, by argument.
+        nearest: How far a neighbour may be if no rule serves, by argument.
     """
 
     bound: float
@@ -52,16 +52,16 @@ class Within(Frozen):
 
 
 def within(bound: str | float, *, strict: bool = False, nearest: Mapping[str, float] | None = None) -> Within:
-    """Let rules of config files serve calls that nobody tuned, for `nearest=` and for the policy of `register_configs`.
+    """Let rules of config files serve untuned calls; for `nearest=` and the policy of `register_configs`.
 
     Args:
-        bound: The loss that is allowed: "5%" or 0.05. A rule serves where it promises that 95 of 100 calls lose no
-            more, and abstains elsewhere.
+        bound: The allowed loss, "5%" or 0.05. A rule serves where it promises that 95 of 100 calls lose no more, and
+            abstains elsewhere.
         strict: In mode "strict" too.
-        nearest: Where no rule serves, neighbours may: factors by argument, as `nearest=` takes them without rules.
+        nearest: Factors by argument within which a neighbour may serve if no rule does.
 
     Raises:
-        OptionError: The bound is no share above 0 and at most 1, or another argument is of a wrong type.
+        OptionError: The bound is not above 0 and at most 1, or another argument is of a wrong type.
     """
     if not isinstance(strict, bool) or not isinstance(nearest or {}, Mapping):
         problem = "no truth value, or no factors by argument"
@@ -73,10 +73,10 @@ def within(bound: str | float, *, strict: bool = False, nearest: Mapping[str, fl
 
 
 def share(given: Any, option: str) -> float:
-    """A share as a number, from a number or from text such as "5%".
+    """Parse a share given as a number or as text such as "5%".
 
     Raises:
-        OptionError: It is none above 0.
+        OptionError: It is not above 0 and at most 1.
     """
     try:
         is_percent = isinstance(given, str) and given.rstrip().endswith("%")
@@ -90,11 +90,11 @@ def share(given: Any, option: str) -> float:
 
 
 class Folder(NamedTuple):
-    """A folder of config files, and what of it serves in another context.
+    """A folder of config files and its policy.
 
     Attributes:
-        code: Whether code of the program said that its binaries may be loaded.
-        package: The outermost package that it lies in, of which kernels may take binaries from it; "" for none.
+        code: Whether the program allowed loading its binaries.
+        package: The top-level package it lies in, whose kernels may load its binaries; "" for none.
     """
 
     path: Traversable
@@ -103,7 +103,7 @@ class Folder(NamedTuple):
     package: str = ""
 
     def may_give_code(self, module: str) -> bool:
-        """Whether a kernel of a module may be loaded from it: config files only choose, and binaries are code."""
+        """Whether kernels of a module may load binaries from it; unlike config files, binaries are code."""
         return self.code or (self.package != "" and module.partition(".")[0] == self.package)
 
 
@@ -111,11 +111,11 @@ def policy(given: str | Mapping[str, Any] | None) -> Policy:
     """The action of each axis.
 
     Args:
-        given: One action for all axes, or actions by axis, where `triton` stands for the three `triton_` axes; what
-            is not named has its default.
+        given: One action for all axes, or actions by axis, where `triton` stands for the three `triton_` axes; axes not
+            named keep their default.
 
     Raises:
-        ConfigFileError: An axis or an action is none.
+        ConfigFileError: An unknown axis or action.
     """
     if given is None:
         return DEFAULTS
@@ -144,12 +144,12 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be done with a choice of another context.
+    """The decision on a choice of another context.
 
     Attributes:
-        action: The strictest of the axes that differ; "accept" where none does.
+        action: The strictest of the axes that differ; "accept" if none does.
         notes: What differs, theirs before ours, for people.
-        rank: The lower, the better it serves; of one policy only.
+        rank: Lower is better; comparable within one policy only.
     """
 
     action: str
@@ -163,9 +163,10 @@ class Verdict:
 
 
 def judge(ours: Json, theirs: Json, actions: Policy) -> Verdict | None:
-    """What a policy says of a choice that was made in the context `theirs`; None if it says nothing to ours.
+    """A policy's verdict on a choice made in the context `theirs`.
 
-    Nothing are those of another architecture, of another `version=`, and those that differ in what is no axis.
+    Returns:
+        None for another architecture, another `version=`, or a difference that is not an axis.
     """
     steps = list(_steps(_plain(ours), _plain(theirs)))
     if None in steps:
@@ -185,17 +186,16 @@ def judge(ours: Json, theirs: Json, actions: Policy) -> Verdict | None:
     )
 
 
-# Of two contexts the one is nearer that differs in a later axis of these.
+# A context that differs in a later axis of these is nearer.
 _RANKED = ("source", "device", "environment", "triton_newer", "triton_older", "triton_patch", "ptxas")
 
 
-# What a variable says that Triton does without it too, and the version from which on it does not. Who sets it to keep
-# Triton 3.9 from warning has the binaries of those who do not.
+# Values that equal Triton's default, and the first version where they do not. Setting one, as to silence a warning of
+# Triton 3.9, does not change the binaries.
 _AS_UNSET = {"TRITON_DEFAULT_FP_FUSION": ("true", (3, 10))}
 
 
 def _plain(context: Json) -> Json:
-    """A context without variables that change nothing."""
     environment, triton = context.get("environment"), context.get("triton")
     if not environment or not isinstance(environment, dict) or not isinstance(triton, str):
         return context
@@ -203,7 +203,7 @@ def _plain(context: Json) -> Json:
 
 
 def that_change_code(environment: Mapping[str, Json], triton: str) -> dict[str, Json]:
-    """The variables of an environment that change what this version of Triton compiles."""
+    """The environment variables that change what this version of Triton compiles."""
     version = version_order(triton)[0]
     said = {name for name, (value, until) in _AS_UNSET.items() if version < until and environment.get(name) == value}
     return {name: value for name, value in environment.items() if name not in said}
@@ -226,7 +226,7 @@ def _steps(ours: Json, theirs: Json) -> Iterator[Step | None]:
 
 
 def _same(one: Json, other: Json) -> bool:
-    # Most of a context is texts, and most of them are equal: 25 us less a group of a file (tests/bench/files.py).
+    # Shortcut for equal texts, the common case: saves 25 us per group of a file (tests/bench/files.py).
     if one is other or (type(one) is str and one == other):
         return True
     return canonical(one) == canonical(other)
@@ -251,7 +251,7 @@ def _device(ours: Json, theirs: Json) -> Step | None:
 
 
 def _distributions(ours: Json, theirs: Json) -> Step | None:
-    """The gravest step among the versions that a plain callable names; None where it names others."""
+    """The gravest step among a plain callable's distributions; None if it names others."""
     if not isinstance(ours, dict) or not isinstance(theirs, dict) or ours.keys() != theirs.keys():
         return None
     steps = [_version(name, ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]]
@@ -276,11 +276,11 @@ def _version(name: str, ours: Json, theirs: Json) -> Step | None:
 
 
 def version_order(text: str) -> tuple[tuple[int, int, int, int], int, str]:
-    """A version as something to compare: 3.10 comes after 3.9, 3.4.0a1 before 3.4.0, 3.4.0+git1 after it."""
+    """A sortable version: 3.10 after 3.9, 3.4.0a1 before 3.4.0, 3.4.0+git1 after it."""
     match = re.match(r"v?(\d+(?:\.\d+)*)(.*)", text)
     if match is None:
         return (1 << 30, 0, 0, 0), 0, text  # unknown ones count as newer
-    # Nine digits of each: a file may say anything, and more would be beyond what a float holds.
+    # At most nine digits each: files may hold anything, and a float cannot hold more.
     numbers = ([int(part[:9]) for part in match[1].split(".", 4)[:4]] + [0] * 4)[:4]
     rest = match[2]
     stage = 0 if not rest else -1 if re.match(r"[.\-_]?(a|b|c|rc|dev|pre|alpha|beta)", rest) else 1

@@ -1,4 +1,4 @@
-"""The rules of config files: which of them answers a call that no entry answers."""
+"""Picks the rule of the config files that answers a call without an entry."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from autotuned.store.conditions import BY_DEFAULT, Conditions
 def look_rule(
     key: Key, candidates: Candidates, within: Within | None, needed: Conditions = BY_DEFAULT, strict: bool = False
 ) -> Look:
-    """The choice of a rule, in the same context or one that the policies serve, where its bound is small enough.
+    """The choice of a rule whose bound is small enough, in the same context or one that the policies allow.
 
     Args:
-        within: What the kernel allows; None for what each folder's policy does.
-        strict: Only what is allowed in mode "strict" too.
+        within: What the kernel allows; None leaves it to each folder's policy.
+        strict: Mode "strict".
     """
     why, path = "", ""
     for offer in _rules(key):
@@ -50,7 +50,7 @@ def look_rule(
 
 
 def answering(key: Key, within: Within | None, strict: bool) -> tuple[RuleOffer, Within, int] | None:
-    """The rule that `look_rule` takes where its config is a live one; what it may lose, and the place of its config."""
+    """The rule that `look_rule` picks if its config is a candidate, its allowed loss, and the index of its config."""
     for offer in _rules(key):
         allowed = allowed_by(within, offer.held.policy, strict)
         serving = offer.verdict.action == "accept" or (offer.verdict.action == "warn" and not strict)
@@ -61,18 +61,18 @@ def answering(key: Key, within: Within | None, strict: bool) -> tuple[RuleOffer,
 
 
 def count(key: Key) -> int:
-    """How many rules there are for calls like one."""
+    """Number of rules for calls like this one."""
     return len(_rules(key))
 
 
 def allowed_by(within: Within | None, policy: Policy, strict: bool) -> Within | None:
-    """What a rule's loss may be: as the kernel says, if it does, else as the folder's policy; None for no rule."""
+    """The loss a rule may have, by the kernel if it says so, else by the folder's policy; None for no rules."""
     said = within if within is not None else policy.get(RULES)
     return said if isinstance(said, Within) and (said.strict or not strict) else None
 
 
 class RuleOffer(NamedTuple):
-    """A rule for calls like one, and the values of its sizes."""
+    """A rule for calls like this one, and the values of its sizes."""
 
     verdict: Verdict
     held: lookup.ShippedFile
@@ -81,7 +81,7 @@ class RuleOffer(NamedTuple):
 
 
 def _rules(key: Key) -> list[RuleOffer]:
-    """The rules for a call, the best context first; of equally good ones that of the folder that is asked first."""
+    """The rules for a call, best context first, then in order of folders."""
     found: list[RuleOffer] = []
     shape: Shape | None = None
     for held in lookup.files_for(key):

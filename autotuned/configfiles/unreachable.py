@@ -1,4 +1,4 @@
-"""What of a config file no program can ask for, told without torch: values and dtypes that no key is written with."""
+"""Finds entries that no program can ask for, without torch: values and dtypes that no key contains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from autotuned.configfiles.file import ConfigFile
 from autotuned.typed_json import Json
 
-# As torch 2.13 and NumPy spell them; of new formats of few bits there will be more, so these are told by their form.
+# As torch 2.13 and NumPy spell them; formats of few bits are matched by pattern, since more will come.
 _TORCH = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "bfloat16", "float32",
     "float64", "complex32", "complex64", "complex128", "quint8", "qint8", "qint32", "quint4x2", "quint2x4",
@@ -37,7 +37,7 @@ _KINDS: dict[str, Callable[[Json], bool]] = {
 
 
 def in_context(context: Mapping[str, Json]) -> Iterator[str]:
-    """The parts of a context that no program writes so."""
+    """Parts of a context that no program writes."""
     texts = ("triton", "triton_key", "source")
     yield from (_expected(f"context.{name}", "text", context[name]) for name in texts if not _is_text(context, name))
     if context.get("ptxas") is not None and not _is_text(context, "ptxas"):
@@ -54,7 +54,7 @@ def _is_text(context: Mapping[str, Json], name: str) -> bool:
 
 
 def in_entries(file: ConfigFile) -> Iterator[str]:
-    """The parts of calls and configs that no program writes so."""
+    """Parts of calls and configs that no program writes."""
     kinds: dict[str, dict[str, str]] = {}  # of a parameter: the kinds of its values, each with an example
     for group in file.groups():
         for number, entry in enumerate(file.in_order(group)):
@@ -79,7 +79,7 @@ def _in_parts(
 
 
 def _in_names(call: Mapping[str, Json], where: str) -> Iterator[str]:
-    """Arguments that stand in two parts of a call, and options of Triton's that are no numbers."""
+    """Arguments in two parts of a call, and Triton options that are not numbers."""
     names = [name for part in ("tensors", "values", "none") for name in call.get(part, ())]
     for name in sorted({name for name in names if names.count(name) > 1}):
         times = names.count(name)
@@ -121,7 +121,7 @@ def _is_no_dtype(text: str) -> bool:
 
 
 def _in_value(value: Json, where: str) -> Iterator[str]:
-    """Typed JSON that nothing is spelled as; kinds that this version does not know may be a later one's."""
+    """Invalid typed JSON; unknown kinds are allowed, since a later version may write them."""
     if isinstance(value, float):
         yield _expected(
             where, '{"float": ...} with the hexadecimal form, for a bare number is none of Python\'s', value
@@ -146,7 +146,7 @@ def _in_object(value: dict[str, Json], where: str) -> Iterator[str]:
 
 
 def _is_own(text: str) -> bool:
-    """Whether Python writes a number so: 0x1.80p+0 is one that it reads, and no key holds."""
+    """Whether Python spells a number this way: it reads 0x1.80p+0 but never writes it."""
     try:
         return float.fromhex(text).hex() == text
     except (ValueError, OverflowError):

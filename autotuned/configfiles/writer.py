@@ -1,4 +1,4 @@
-"""Writing config files: entries put into the files of a folder, which stay mergeable by git."""
+"""Writes config files: adds entries to the files of a folder and keeps them mergeable by git."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ UNION = (
     "*.bin binary\n"
 )
 
-_ends: dict[str, configfile.Ends] = {}  # of the files that this process adds to, as it found them
+_ends: dict[str, configfile.Ends] = {}  # by file: as this process found it
 
 
 def ship(key: Key, entry: Entry, folder: Path) -> Path:
-    """Put an entry into the config file of its kernel and device below a folder; see `ship_all`."""
+    """Add an entry to the config file of its kernel and device below a folder; see `ship_all`."""
     [path] = ship_all([(key, entry)], folder)
     return path
 
@@ -46,19 +46,19 @@ def ship_all(
     folder: Path,
     rules: Rules | None = None,
 ) -> list[Path]:
-    """Put entries into the config files of their kernels and devices below a folder; what else is in them stays.
+    """Add entries to the config files of their kernels and devices below a folder; other entries stay.
 
-    A folder that is new gets a `.gitattributes` that lets git merge what two people add.
+    A new folder gets a `.gitattributes` that lets git merge what two people add.
 
     Args:
-        rules: A context without its device, and rules of it by name, or None, each with the number of
-            calls that were looked at: in place of those that are there and come of no more.
+        rules: A context without its device, and its rules by name (None to remove one), each with the number of calls
+            it was fitted to; rules fitted to more calls stay.
 
     Returns:
         The files, each `<folder>/<device slug>/<kernel>.json`.
 
     Raises:
-        ConfigFileError: A file that is there is damaged, of a newer schema or of another kernel; it is left as it is.
+        ConfigFileError: An existing file is damaged, of a newer schema or of another kernel; it is left as it is.
         OSError: It cannot be read or written.
     """
     by_path: dict[Path, list[tuple[Key, Entry]]] = {}
@@ -80,7 +80,7 @@ def _add(
     kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
     with locks.locked(layout.config_file_lock_path(path)):
         file = shippable(path, kernel) or ConfigFile(kernel, device)
-        # As this process found it: what one run of `tune` writes into a new file is in the order of its text.
+        # As this process found it, so that a run of `tune` writes a new file in sorted order.
         file.ends = _ends.setdefault(str(path.absolute()), file.ends)
         for key, entry in found:
             context, where = configfile.split_context(key.context)
@@ -95,7 +95,8 @@ def _add(
 
 
 def take_out(keys: Sequence[Key], path: Path) -> ConfigFile | None:
-    """Take the entries of a kernel's keys out of a file, which goes with its last; what is left, or None.
+    """Remove the entries of a kernel's keys from a file, and the file with its last entry; returns what is left, or
+    None.
 
     Raises:
         ConfigFileError: The file is damaged, of a newer schema or of another kernel; it is left as it is.
@@ -117,19 +118,19 @@ def take_out(keys: Sequence[Key], path: Path) -> ConfigFile | None:
 
 
 def _with_binaries(before: Entry | None, entry: Entry) -> Entry:
-    """The entry that takes another's place, with the other's binaries where the config is the same."""
+    """The new entry, with the old one's binaries added if the config is the same."""
     if before is None or before.identity != entry.identity:
         return entry
     return entry.with_binaries((*before.binaries, *entry.binaries))
 
 
 def path_of(kernel: str, device: Device, folder: Path) -> Path:
-    """Where the file of a kernel and device is looked for below a folder."""
+    """Path of the file of a kernel and device below a folder."""
     return folder / device.slug / configfile.file_name(kernel)
 
 
 def write(file: ConfigFile, folder: Path) -> Path:
-    """Write a file to its place below a folder, in place of what is there; returns the path."""
+    """Write a file to its place below a folder and return the path."""
     path = path_of(file.kernel, file.device, folder)
     if not path.parent.exists():
         path.parent.mkdir(parents=True)  # with the umask's own mode: it is to be committed and shared
@@ -140,7 +141,7 @@ def write(file: ConfigFile, folder: Path) -> Path:
 
 
 def write_to(path: Path, file: ConfigFile) -> None:
-    """Write a file to any path, in place of what is there."""
+    """Write a file to any path, replacing what is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     disk.write_text(path, file.dump())
 
@@ -153,11 +154,11 @@ def shippable(path: Path, kernel: str) -> ConfigFile | None:
         OSError: It cannot be read.
     """
     try:
-        disk.read_head(path, 0)  # what cannot be read is an error of the system, and none of the file
+        disk.read_head(path, 0)  # an unreadable file is a system error, not a fault of its content
     except FileNotFoundError:
         return None
     except ValueError:
-        pass  # no plain file, or too large: what reads it below says so
+        pass  # not a plain file, or too large: reported below
     file, faults = lookup.read_anew(path, kernel)
     grave = [fault for fault in faults if not fault.harmless]
     if grave or file is None:
@@ -167,7 +168,7 @@ def shippable(path: Path, kernel: str) -> ConfigFile | None:
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Fail before anything is done for files that cannot be written.
+    """Fail early if the folder cannot be written.
 
     Raises:
         OutputError: No file can be written below the folder.
@@ -177,7 +178,7 @@ def refuse_unwritable(folder: Path) -> None:
 
 
 def check_all(kernel: str, folder: Path) -> None:
-    """Fail before a kernel is measured if a config file of it that is there cannot be added to.
+    """Fail early if an existing config file of a kernel cannot be added to.
 
     Raises:
         ConfigFileError, OSError: One cannot be read.
@@ -187,8 +188,8 @@ def check_all(kernel: str, folder: Path) -> None:
 
 
 def unwritable(folder: Path) -> str:
-    """Why no file can be written below a folder, in a few words; "" if one can. Nothing stays behind."""
-    # A real file: permission bits say little to root, on network file systems and where the disk is full.
+    """Why no file can be written below a folder, in a few words, or "". Leaves nothing behind."""
+    # Try it: permission bits say little to root, on network file systems and on a full disk.
     try:
         existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         if not existing.is_dir():

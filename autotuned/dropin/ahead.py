@@ -1,8 +1,8 @@
-"""Compile ahead: before one of Triton's tuners measures its first config, all that it will compile are compiled.
+"""Compile ahead: all configs are compiled before one of Triton's tuners measures the first.
 
-Triton's benchmark compiles one config after the other, each right before it is measured. Here the first one that a call
-measures waits until threads have put the binaries of all into Triton's own cache, where Triton finds them. Candidates,
-benchmark, choice and binaries are Triton's. What is not compiled here, for whatever reason, Triton compiles as ever.
+Triton's benchmark compiles each config right before measuring it. Here the first measurement waits until threads have
+put all binaries into Triton's own cache. Candidates, benchmark, choice and binaries stay Triton's; whatever is not
+compiled here, Triton compiles as usual.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from autotuned.triton_compat import cache, compiled, frontend, kernel, specializ
 from autotuned.triton_compat.compiled import Compilation
 
 log = logging.getLogger("autotuned")
-SAY_AFTER_S = 5.0  # a wait this long is worth a line at a terminal
+SAY_AFTER_S = 5.0  # report waits longer than this
 
 
 def compile_all(
     tuner: Any, args: tuple[Any, ...], meta: Mapping[str, Any], configs: Sequence[Any], key: Key | None
 ) -> None:
-    """Compile what a tuner is about to measure into Triton's cache; nothing is raised, and nothing else changes.
+    """Compile what a tuner is about to measure into Triton's cache; never raises.
 
     Args:
-        args, meta: As Triton's `_bench` has them: `meta` holds the keywords, the grid included.
-        configs: All that will be measured.
-        key: Of the call, under which is noted what ended a process while it was compiled; None to note nothing.
+        args, meta: The arguments of Triton's `_bench`; `meta` holds the keywords, including the grid.
+        configs: All configs to be measured.
+        key: The call's key, under which a compilation that kills the process is journaled; None for no journal.
     """
     try:
         count = parallelism.ahead(len(configs)) if _is_known(tuner) else 0
@@ -56,7 +56,7 @@ def compile_all(
 
 
 def _is_known(tuner: Any) -> bool:
-    """Whether all that a launch runs on its way to the compiler is Triton's own, or heuristics."""
+    """Whether only Triton's own code and heuristics run between a launch and the compiler."""
     *outer, jit = kernel.layers(tuner.fn)
     known = all(isinstance(layer, Heuristics) for layer in outer) and kernel.is_plain_jit(jit)
     return known and compiled.compiles_for_cache(jit)
@@ -65,7 +65,7 @@ def _is_known(tuner: Any) -> bool:
 def _compile(name: str, found: Iterable[Compilation], count: int, journal: Journal) -> None:
     wanted = [one for one in found if one.digest not in journal.crashed]
     if len(wanted) < 2 and env.local_ranks() < 2:
-        return  # Triton compiles one as soon; of ranks, one is enough
+        return  # Triton compiles a single one just as fast; with ranks, one compilation serves all
     crew = Crew(wanted, min(count, len(wanted)), shared_slots(), journal.compiling)
     with threads.brisk(), contextlib.closing(crew.start()):
         progress = _Progress(name, crew)
@@ -86,7 +86,7 @@ def _name(tuner: Any) -> str:
 def _wanted(
     tuner: Any, args: tuple[Any, ...], meta: Mapping[str, Any], configs: Sequence[Any]
 ) -> Iterator[Compilation]:
-    """The binaries of the configs, each once, those that take longest first."""
+    """The configs' binaries, each once, slowest compilation first."""
     given = {name: value for name, value in meta.items() if name not in ("grid", "warmup")}
     may_change = not all(map(specialization.is_fixed, (*args, *given.values())))
     seen = set()
@@ -116,7 +116,7 @@ def _has_hook(tuner: Any, config: Any) -> bool:
 
 
 class _Progress:
-    """Says how far it is: at a terminal one line a kernel, in the log (level info) again and again."""
+    """Reports progress: one line per kernel at a terminal, repeated lines in the log (level info)."""
 
     def __init__(self, name: str, crew: Crew) -> None:
         self._name, self._crew = name, crew
@@ -137,7 +137,6 @@ class _Progress:
             log.log(level, "`%s`: compiling its configs, %s.", self._name, self)
 
     def end(self) -> None:
-        """All is compiled."""
         log.info("`%s`: %s ahead in %.1f s.", self._name, self, time.monotonic() - self._begun_s)
 
 

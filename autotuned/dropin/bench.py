@@ -1,4 +1,4 @@
-"""In front of Triton's `Autotuner._bench`: the first config that a call measures begins a race, or compiles ahead."""
+"""In front of Triton's `Autotuner._bench`: a call's first measurement starts a race, or compiles ahead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = ("_bench", "prune_configs")
 
 
 def begin(race: bool, compile_ahead: bool) -> None:
-    """Race, or compile ahead, where Triton's tuners would measure; not where somebody has replaced their `_bench`."""
+    """Race or compile ahead whenever Triton's tuners measure, unless their `_bench` was replaced by others."""
     if not hasattr(Autotuner._bench, "in_front_of"):
         if not kernel.is_tritons(Autotuner._bench):
             log.log(
@@ -67,7 +67,7 @@ def _in_front_of(original: Any, ours: Any) -> Any:
 
 
 def end() -> None:
-    """Take back what `begin` did; where somebody has replaced a method since, theirs stays."""
+    """Undo `begin`; methods that others have replaced since stay."""
     stock_tuner.racing.on = stock_tuner.compiling.on = False
     for name in _NAMES:
         ours = getattr(getattr(Autotuner, name), "in_front_of", None)

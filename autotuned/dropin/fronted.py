@@ -1,4 +1,4 @@
-"""A launch table in front of the `run` of other tuners: of Triton's, and of a library's subclass of Triton's class."""
+"""A launch table in front of other tuners' `run`: Triton's, and libraries' subclasses of it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _Run = Callable[..., Any]
 
 
 class Beside(Replaced):
-    """What launches for another tuner once that has chosen: it has the other's lists and its `.cache`, no others.
+    """Launches for another tuner once that has chosen; shares its lists and its `.cache`.
 
-    Whatever the table does not answer is the other's own `run`, behind whatever its class does before.
+    Calls that the table does not know go to the other's own `run`.
     """
 
     def __init__(self, theirs: Any, run: _Run, memory: seeded.Memory) -> None:
@@ -35,7 +35,7 @@ class Beside(Replaced):
         self.cache = memory
 
     def tritons_run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
-        """The other's own look-up, search and launch."""
+        """The other tuner's own look-up, search and launch."""
         return self._pass_on(args, {**kwargs, "grid": grid, "warmup": False})
 
     def _compile_only(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, warmup: bool) -> Any:
@@ -48,11 +48,11 @@ class Beside(Replaced):
         return result
 
     def _configs_changed(self) -> None:
-        Tuned._configs_changed(self)  # what is in the other's cache stays there
+        Tuned._configs_changed(self)  # the other's cache stays as it is
 
     @staticmethod
     def _still_ours() -> bool:
-        return True  # who replaced `Autotuner.run` has called this, or it is not called
+        return True  # a replaced `Autotuner.run` either called this or skipped it
 
     def changed(self) -> None:
         """A choice in the other's cache was replaced or removed."""
@@ -64,7 +64,7 @@ class Beside(Replaced):
 
 
 def launches_for(theirs: Any, run: _Run) -> Beside | None:
-    """What launches for one of Triton's tuners, made at its first launch; None where only its own `run` can.
+    """The launcher for one of Triton's tuners, made at its first launch; None if only its own `run` can launch.
 
     Args:
         theirs: The tuner.
@@ -77,7 +77,7 @@ def launches_for(theirs: Any, run: _Run) -> Beside | None:
         try:
             memory.beside = Beside(theirs, run, memory)
             memory.on_change = memory.beside.changed
-        except Exception as error:  # somebody's own kernel class: their launch must not fail for our sake
+        except Exception as error:  # a foreign kernel class: never fail its launch
             log.info("%r is launched by Triton: %s", theirs.fn, failures.describe(error))
             memory.beside = False
     return memory.beside or None
@@ -85,7 +85,7 @@ def launches_for(theirs: Any, run: _Run) -> Beside | None:
 
 def run(original: _Run, theirs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Triton's `Autotuner.run` with a memory and a launch table; `original` is Triton's own."""
-    # On the path of every launch: on a hit no other Python is called than this.
+    # hot path: on a hit, no other Python code runs
     try:
         beside = theirs.cache.beside
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Installing in a program that does not know of it: `install()` runs right after the program has imported Triton."""
+"""Installs in a program that does not know of it: `install()` runs right after the program imports Triton."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ log = logging.getLogger("autotuned")
 
 
 def when_triton_is_imported() -> None:
-    """Call `install` after Triton's first import, as `AUTOTUNED_INSTALL` says; Triton is not imported for it.
+    """Call `install` after Triton's first import, as `AUTOTUNED_INSTALL` says, without importing Triton.
 
-    A program without Triton pays nothing, and one that sets `TRITON_INTERPRET` first is not overtaken.
+    Programs without Triton pay nothing, and those that set `TRITON_INTERPRET` first still can.
     """
     kind = env.install_kind()
     if not kind:
@@ -40,13 +40,12 @@ def _install(kind: str) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds Triton as everybody else does, and has its loader install when it is done."""
+    """Finds Triton as usual, and makes its loader call `install` when done."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """Triton's spec, whose loader installs once it has run the module; None for any other module."""
         if name != "triton":
             return None
         sys.meta_path.remove(self)
@@ -56,7 +55,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             run = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
-                del loader.exec_module  # from now on the loader is as it was
+                del loader.exec_module  # restore the loader
                 run(module)
                 _install(self._kind)
 

@@ -1,4 +1,4 @@
-"""`install()` and `uninstall()`: this package under programs that use `triton.autotune`, without a change to them."""
+"""`install()` and `uninstall()`: this package under unchanged programs that use `triton.autotune`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from autotuned.dropin import bench, seeded
 from autotuned.triton_compat import kernel, versions
 
 log = logging.getLogger("autotuned")
-# Where Triton's decorator is looked up: by users, by some libraries, and by torch and fla.
+# Where users, libraries, torch and fla look up Triton's decorator.
 _HOLDERS = (triton, triton.runtime, autotuner)
 
 
 class _Installed:
-    """What is in place: the wrapped `run`, and what `autotune` was in each holder."""
+    """What is in place: the wrapped `run`, and the original `autotune` of each holder."""
 
     def __init__(self) -> None:
         self.run: Any = None
@@ -41,25 +41,25 @@ def install(
     race: bool = False,
     binaries: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Give kernels of other libraries that use `triton.autotune` a memory: what was measured once is not again.
+    """Give a memory to kernels that use `triton.autotune`: what was measured once is not measured again.
 
-    `Autotuner.run` is wrapped once. Where one of Triton's tuners, decorated before or later, would measure, the store
-    and the config files are asked first, for exactly this key and these configs; what Triton measures is kept. All
-    else is Triton's: key, hooks, benchmark, launch. In modes "serve" and "strict", and while a CUDA graph is captured,
-    nothing is measured. Called again, it does nothing.
+    Wraps `Autotuner.run` once. Before one of Triton's tuners measures, whenever it was decorated, the store and the
+    config files are asked for exactly this key and these configs; what Triton measures is stored. Key, hooks, benchmark
+    and launch stay Triton's. In modes "serve" and "strict", and during CUDA graph capture, nothing is measured. Calling
+    it again does nothing.
 
     Args:
-        replace: Also launch by this package's launcher: a decorator of the same signature and meaning is put in the
-            place of `triton.autotune`, and a launch table in front of the `run` of kernels that it did not decorate.
-            A decorator that somebody else has put there stays.
-        ahead: Where Triton would measure several configs, compile them all by threads first, into Triton's own cache;
+        replace: Also launch with this package's launcher: replaces `triton.autotune` by a decorator with the same
+            signature and meaning, and puts a launch table in front of other kernels' `run`. A decorator that others
+            have put there stays.
+        ahead: Before Triton measures several configs, compile them all with threads into Triton's own cache;
             candidates, benchmark, choice and binaries stay Triton's. `AUTOTUNED_COMPILE_WORKERS=1` turns it off too.
-        race: Where Triton would measure, measure by this package's search: configs compiled side by side, raced, and
-            what they write put back. A benchmark that the library gives is kept, and times each config. What a race
-            chose and what Triton's benchmark chose are stored apart, and do not serve each other.
-        binaries: A folder that keeps what every Triton kernel of this process compiled, and has it back at the next
-            start, in another container and under another path (docs/ship-without-a-compiler.md). It holds code: only
-            those who may run code as this user may be able to write it.
+        race: Measure with this package's search instead: configs compile in parallel, race, and have their writes
+            restored. A library's own benchmark is kept and times each config. Choices of races and of Triton's
+            benchmark are stored apart.
+        binaries: A folder that keeps everything Triton compiles in this process for the next start, also in another
+            container and under another path (docs/ship-without-a-compiler.md). It holds code: only those who may run
+            code as this user may have write access.
 
     Raises:
         VersionError: Triton is older than 3.6.
@@ -77,10 +77,10 @@ def install(
 
 
 def uninstall() -> None:
-    """Take back what `install` did, where it is still there; kernels decorated meanwhile keep working.
+    """Undo `install` where it is still in place; kernels decorated meanwhile keep working.
 
-    Where somebody has replaced `Autotuner.run` or `triton.autotune` since, theirs stays, and ours does nothing any
-    more: one line in the log says so.
+    If others have replaced `Autotuner.run` or `triton.autotune` since, theirs stays, ours does nothing any more, and
+    the log says so.
     """
     _installed.active, _installed.replacing = False, None
     if _installed.undo_kept is not None:
@@ -119,7 +119,7 @@ def _wrap_run() -> None:
     if _installed.active:
         return
     _installed.active = True
-    if _installed.run is not None:  # under somebody's replacement, which calls it or does not
+    if _installed.run is not None:  # under a replacement by others, which may or may not call it
         return
     original: Any = autotuner.Autotuner.run
     if not kernel.is_tritons(original):
@@ -140,7 +140,7 @@ def _wrap_run() -> None:
 
 
 def _launch_for_others() -> None:
-    """Launch for tuners that `autotune` was not asked for too; not where somebody else's `run` must see each launch."""
+    """Launch for tuners not made by `autotune` too, unless another `run` must see each launch."""
     from autotuned.dropin import fronted
 
     if kernel.is_tritons(_installed.run.in_front_of):

@@ -1,4 +1,4 @@
-"""What Triton compiles in a program, kept in a folder: the next start, in another container, has it back from there."""
+"""Keeps what Triton compiles in a folder, so that the next start, in another container, loads it from there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("autotuned")
 
 
 class Wanted(Frozen):
-    """One compilation as files are named by it: a kernel, its code, and what it is compiled for."""
+    """One compilation: a kernel, its code, and the specialization. Names a file."""
 
     kernel: str
     code: Code
@@ -36,16 +36,16 @@ class Wanted(Frozen):
 
     @property
     def digest(self) -> str:
-        """The name of its file."""
+        """The file's name."""
         return digest([self.kernel, self.code.text, self.form.text])
 
 
 class Kept:
-    """Stands in for Triton's `compile`: asks a folder first, and puts into it what Triton has compiled.
+    """Stands in for Triton's `compile`: looks into a folder first, and stores there what Triton compiles.
 
     Args:
-        folder: One file a kernel and specialization. Whoever may write it has code run on the GPU.
-        now: What is installed: a kernel that was launched once holds what stood in for `compile` then.
+        folder: One file per kernel and specialization. Whoever may write it can run code on the GPU.
+        now: The installed `Kept`: a launched kernel holds the `compile` of its first launch.
 
     Attributes:
         loaded, compiled: How many kernels came from the folder, and from Triton.
@@ -56,7 +56,7 @@ class Kept:
         self.loaded = self.compiled = 0
 
     def __call__(self, src: Any, target: Any = None, options: Any = None, **more: Any) -> Any:
-        """As Triton's `compile`."""
+        """Triton's `compile`."""
         now = self._now()
         if now is not self:
             return (self._original if now is None else now)(src, target=target, options=options, **more)
@@ -76,14 +76,14 @@ class Kept:
         return self.folder / f"{wanted.digest}{binaryfile.SUFFIX}"
 
     def _found(self, src: Any, wanted: Wanted) -> Any:
-        """The compiled kernel of a file; None where there is none that is whole and the one that is wanted."""
+        """The compiled kernel of a file; None if there is no intact file of this compilation."""
         path = self._path(wanted)
         try:
             file = binaryfile.read(disk.read_bytes(path), str(path))
             variant = next((one for one in file.variants if _is(one, wanted)), None)
             if variant is None:
                 raise BinaryError(f"binaries {path}: expected `{wanted.kernel}`, got another kernel.", path=str(path))
-            disk.touch(path)  # `gc --binaries` removes first what was not used for longest
+            disk.touch(path)  # `gc --binaries` removes the least recently used first
             metadata = dict(variant.metadata)
             ttir = str(metadata.pop(_TTIR, "")).encode()
             stages = {"cubin": file.code(variant), **({_TTIR: ttir} if ttir else {})}
@@ -96,7 +96,7 @@ class Kept:
             return None
 
     def _keep(self, wanted: Wanted, compiled: Any) -> None:
-        """Put a kernel into the folder; what cannot be written costs the next start a compilation."""
+        """Store a kernel; a failure only costs the next start a compilation."""
         code = getattr(compiled, "asm", {}).get("cubin")
         if not isinstance(code, bytes):
             return
@@ -118,7 +118,7 @@ def _is(variant: Variant, wanted: Wanted) -> bool:
 
 
 def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> Wanted | None:
-    """What a compilation is of; None for what cannot be kept, and where something else decides what is compiled."""
+    """Describe a compilation; None if it cannot be kept, or if something else changes what is compiled."""
     if specialization.changes_code():
         return None
     try:
@@ -132,13 +132,13 @@ def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> Wanted 
         environment = policy.that_change_code(toolchain.environment(), toolchain.version())
         parts = value, None, environment, fingerprint.launch_interface(), special.arch
         return Wanted(source.public_name(src.fn), Code(*parts), _form(src, special), special)
-    except Exception as error:  # a kernel of a kind that is not known here compiles as ever
+    except Exception as error:  # an unknown kind of kernel compiles as usual
         log.debug("%s is not kept: %s: %s", getattr(src, "name", src), type(error).__name__, error)
         return None
 
 
 def _form(src: Any, special: Specialization) -> Form:
-    """The specialization as data, tuples and descriptors included: Triton's own launcher passes them.
+    """The specialization as data, including tuples and descriptors, which Triton's own launcher passes.
 
     Raises:
         EncodingError: A constant is known in this process alone.
@@ -153,7 +153,7 @@ def _form(src: Any, special: Specialization) -> Form:
 
 
 def _type(type_: Any) -> Json:
-    """Triton's type of a parameter; of a named tuple the fields and the class, whose methods kernels may call."""
+    """Triton's type of a parameter; a named tuple with its class, whose methods kernels may call."""
     if not isinstance(type_, tuple):
         return plain(type_)
     items = [_type(inner) for inner in type_]

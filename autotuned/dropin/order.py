@@ -1,7 +1,7 @@
-"""Which kernels a program launched, in order: the next process compiles them at once where Triton's cache is empty.
+"""Remembers which kernels a program launched, so that its next process compiles them at once if Triton lacks them.
 
-A store that moved to another machine, or a cache of Triton's that was cleared, leaves choices without binaries: each
-kernel would be compiled at its first call, one after the other. One file a program names what was launched of it.
+If a store moved to another machine, or Triton's cache was cleared, choices have no binaries, and kernels would compile
+one after the other at their first calls. There is one file a program.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ else:
 
 log = logging.getLogger("autotuned")
 SCHEMA = 1
-MOST = 512  # entries of a program, the latest launched
+MOST = 512  # entries of a program; the latest stay
 _FIELDS = ("function", "key", "binary", "compiled")
 
 
 class Program:
-    """This process's program: what is on disk of it, what is being compiled, and what it launches.
+    """This process's program: its entries on disk, running compilations, and launches.
 
     Args:
         path: Its file.
@@ -53,7 +53,7 @@ class Program:
         self._crews: list[crew.Crew] = []
 
     def expect(self, key: str) -> None:
-        """A stored choice is about to be launched: compile what followed it last time too, and wait for its own."""
+        """Before launching a stored choice: compile what followed it last time, and wait for its own binary."""
         with self._guard:
             wanted = self._wanted()
             if len(wanted) > 1 and (count := parallelism.ahead(len(wanted))):
@@ -64,7 +64,7 @@ class Program:
                 one.wait_for(self._entries[key]["binary"])
 
     def _wanted(self) -> list[Compilation]:
-        """The binaries that Triton's cache lacks, of kernels that are already imported."""
+        """The binaries missing from Triton's cache, of kernels already imported."""
         found, left = [], []
         for entry in self._left:
             if cache.holds(entry["binary"]):
@@ -78,7 +78,7 @@ class Program:
         return found
 
     def note(self, key: str, launched: Any) -> None:
-        """Take in what was launched for a key, and keep it."""
+        """Record what was launched for a key."""
         binary = getattr(launched, "hash", None)
         if not isinstance(binary, str) or self._entries.get(key, {}).get("binary") == binary:
             return
@@ -102,7 +102,7 @@ def _entry(key: str, launched: Any, binary: str) -> dict[str, Any] | None:
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """Entries by key, in the order of their launches; none where there is no file that can be read."""
+    """Entries by key, in launch order; empty if there is no readable file."""
     try:
         data: Any = typed(disk.read_json(path), dict, "launched")
         if data.get("schema") != SCHEMA:
@@ -120,7 +120,7 @@ def _checked(data: Json) -> dict[str, Any]:
 
 
 def _function(name: str) -> Any:
-    """The Triton function of a name, if its module is imported; None if not, or if it is not found by it."""
+    """The Triton function of a name; None if its module is not imported or lacks it."""
     module, _, path = name.partition(":")
     try:
         return kernel.innermost(reduce(getattr, path.split("."), sys.modules[module]))
@@ -137,7 +137,7 @@ def _compilation(jit: Any, entry: Mapping[str, Any]) -> Compilation | None:
 
 
 def name() -> str:
-    """What tells programs apart: the module of `python -m`, or the script's path."""
+    """The program's identity: the module of `python -m`, or the script's path."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec.name if spec is not None else os.path.abspath(sys.argv[0] if sys.argv else "")
 
@@ -153,16 +153,16 @@ def program() -> Program:
 
 
 def expect(key: str) -> None:
-    """See `Program.expect`; whatever goes wrong, Triton compiles what it launches."""
+    """`Program.expect`; errors only mean that Triton compiles at the launch."""
     try:
-        if sealing.current() is None:  # else what is compiled is to be what the program asks for
+        if sealing.current() is None:  # under a seal, compile only what the program asks for
             program().expect(key)
     except Exception as error:
         env.warn_once("order", "nothing is compiled ahead of stored choices: %s", failures.describe(error))
 
 
 def note(key: str, launched: Any) -> None:
-    """See `Program.note`."""
+    """`Program.note`; errors are logged."""
     try:
         program().note(key, launched)
     except Exception as error:
@@ -170,4 +170,4 @@ def note(key: str, launched: Any) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_programs.clear)  # threads of its parent compile nothing for it
+    os.register_at_fork(after_in_child=_programs.clear)  # the parent's threads do not exist in the child

@@ -1,8 +1,8 @@
-"""`install(race=True)`: our search in place of the benchmark of Triton's tuners, behind Triton's own `_bench`.
+"""`install(race=True)`: our search behind Triton's `_bench`, in place of the benchmark of Triton's tuners.
 
-Triton's `run` stays in charge: it prunes, asks `_bench` for the time of each config, takes the least, keeps the times
-in `.configs_timings` and in its file cache, and tells its listener. Here the first config that is asked for starts a
-race of all of them, and each answer is what the race found.
+Triton's `run` stays in charge: it prunes, asks `_bench` for each config's time, takes the least, keeps the times in
+`.configs_timings` and its file cache, and tells its listener. The first request starts a race of all configs, and each
+answer is the race's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from autotuned.tunable.call import Call, Hooks
 
 log = logging.getLogger("autotuned")
 _Times = list[float]
-_FAILED = [math.inf] * 3  # Triton's own word for a config that failed
-# What Triton too counts as a failure of the config, and what the search has warned of.
+_FAILED = [math.inf] * 3  # how Triton marks a failed config
+# Errors that Triton counts as a config's failure too, or that the search has warned of.
 _EXCUSED = (
     "OutOfResources",
     "CompilationError",
@@ -40,7 +40,9 @@ _EXCUSED = (
 
 
 class StockCall(Call):
-    """A call whose hooks see what Triton gives them: arguments by place, the keywords with the grid, the config's."""
+    """A call whose hooks get what Triton passes them: positional arguments by name, keywords with the grid, the
+    config's values.
+    """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -55,10 +57,10 @@ class StockCall(Call):
 
 
 class Race:
-    """The race of one call of a tuner, begun by the first config whose time Triton asks for.
+    """The race of one call of a tuner, started by the first config that Triton times.
 
     Attributes:
-        is_run: Whether the times that Triton got are the race's; if not, Triton measured them.
+        is_run: Whether Triton got the race's times; if not, it measured by itself.
     """
 
     def __init__(self, tuner: Any, seed: Seed, key: Key, call: Call, left: Callable[[], Sequence[Any]]) -> None:
@@ -68,9 +70,9 @@ class Race:
         self.is_run = False
 
     def times(self, config: Any) -> _Times | None:
-        """Median, 20th and 80th percentile in milliseconds, infinite for a failure; None where Triton must measure."""
+        """Median, 20th and 80th percentile in ms, infinite for a failure; None if Triton must measure."""
         if self._times is None:
-            self._times = {}  # a call within a trial is none of this race
+            self._times = {}  # calls within a trial are not part of this race
             self._times = self._run()
         (identity,) = self._seed.identities([config])
         return self._times.get(identity)
@@ -78,7 +80,7 @@ class Race:
     def _run(self) -> dict[str, _Times | None]:
         try:
             choice = self._searcher().search(self._question())
-        except Exception as error:  # all failed, or the device is lost: Triton meets the same, and says it in its way
+        except Exception as error:  # all failed, or the device is lost: Triton will report it in its own way
             self._say(failures.describe(error))
             return {}
         if choice is None or choice.record is None:
@@ -87,7 +89,7 @@ class Race:
         self.is_run = True
         (winner,) = self._seed.identities([choice.config])
         for timing in choice.record.timings:
-            if not _excused(timing):  # Triton would raise it; to try again could change the caller's data
+            if not _excused(timing):  # Triton would raise it, but trying again could change the caller's data
                 about = f"left out: {timing.identity}"
                 self._seed.warn_once("`%s`: the race leaves out %s: %s", about, timing.identity, timing.error)
         return answers({timing.identity: timing for timing in choice.record.timings}, winner)
@@ -102,7 +104,7 @@ class Race:
         return Question(self._call, self._key, live, env.current_mode(), needed=Conditions(None), narrowed=narrowed)
 
     def _searcher(self) -> Searcher:
-        """Made anew for each race: what it would remember lives as long as the tuner, which it must not keep alive."""
+        """A new searcher per race: a kept one would keep the tuner alive."""
         tuner, how = self._tuner, kernel.measuring_of(self._tuner)
         hooks = Hooks(how.before and _unless_reset_only(how.before), how.after)
         options = Options(
@@ -112,21 +114,21 @@ class Race:
 
 
 def _as_given(tuner: Any, call: Call) -> StockCall:
-    """The call as the search launches it, without what `run` is given besides: the grid, and that it is no warm-up."""
+    """The call as the search launches it, without `grid` and `warmup` among the keywords."""
     kwargs = {name: value for name, value in call.kwargs.items() if name not in ("grid", "warmup")}
     return StockCall(call.args, kwargs, call.arguments, {}, call.grid, {**(tuner.nargs or {}), **call.kwargs})
 
 
 def _unless_reset_only(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A user's `pre_hook` without the last word after a search, which Triton says itself."""
+    """A user's `pre_hook` without the final `reset_only` call, which Triton makes itself."""
     return lambda arguments, reset_only=False: None if reset_only else hook(arguments)
 
 
 def answers(timings: Mapping[str, Timing], winner: str) -> dict[str, _Times | None]:
-    """What Triton is told of each config by identity, so that the least time is the winner's.
+    """The times to report to Triton for each identity, such that the winner's is the least.
 
-    In a near tie the race takes the first of the list, where Triton takes the least number: what measured less than
-    the winner is told as just above it.
+    In a near tie the race prefers the first config, but Triton takes the least number: faster ones are reported just
+    above the winner.
     """
     found = {identity: _answer(timing) for identity, timing in timings.items()}
     least = found[winner]
@@ -141,8 +143,8 @@ def _answer(timing: Timing) -> _Times | None:
     if timing.usable:
         low_us, median_us, high_us = timing.typical_us
         return [median_us / 1e3, low_us / 1e3, high_us / 1e3]
-    # What does not compile launches nothing at Triton's own attempt, which raises. Another error may have passed, and
-    # Triton would launch the config on the caller's data.
+    # Triton may try again what does not compile: it launches nothing and raises. After another error it might launch
+    # the config on the caller's data.
     return None if (timing.error or "").startswith("CompilationError") else _FAILED
 
 

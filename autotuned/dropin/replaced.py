@@ -1,4 +1,4 @@
-"""Triton's `autotune` with this package's launcher: Triton searches by its own rules, hits are launched cheaply."""
+"""Triton's `autotune` with this package's launcher: Triton searches by its own rules, hits launch cheaply."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from autotuned.tunable.call import Hooks, Names
 from autotuned.tunable.kernel import TunableKernel
 
 log = logging.getLogger("autotuned")
-_PATIENCE = 16  # so many launches that a table answers too seldom are borne with
-_WORTH = 4  # hits that make up for one of them
+_PATIENCE = 16  # this many misses are tolerated before hits are weighed against them
+_WORTH = 4  # hits that make up for one such miss
 LEFT = (
     "launched by Triton: of its calls too few were in the launch table (options given at the call, or ever new words)"
 )
@@ -53,10 +53,10 @@ def autotune(
     do_bench: Any = None,
     cache_results: Any = False,
 ) -> Callable[[Any], Any]:
-    """What `triton.autotune` is while `autotuned.install(replace=True)` holds: the same signature and meaning.
+    """Stands in for `triton.autotune` under `autotuned.install(replace=True)`: the same signature and meaning.
 
-    A name in `key`, `reset_to_zero` or `restore_value` that the kernel does not have is dropped with a warning. A
-    kernel that this package cannot bind, such as one with `*args`, gets Triton's own tuner.
+    Names in `key`, `reset_to_zero` or `restore_value` that the kernel lacks are dropped with a warning. Kernels that
+    this package cannot bind, such as those with `*args`, get Triton's own tuner.
     """
     bench = measured_by(do_bench, warmup, rep, use_cuda_graph)
 
@@ -81,7 +81,7 @@ def autotune(
 
 
 def _known(label: str, names: Any, known: Sequence[str], kernel: str) -> list[str]:
-    """The names that the kernel has; the list itself where it has all of them."""
+    """The names that the kernel has."""
     if names is None or isinstance(names, str):
         raise DecorationError(f"`{kernel}`: {label}: expected a list of argument names, got {names!r}.")
     for name in names:
@@ -92,13 +92,13 @@ def _known(label: str, names: Any, known: Sequence[str], kernel: str) -> list[st
 
 
 class Replaced(Tuned):
-    """A Triton kernel decorated by `triton.autotune` while that is replaced: Triton's search, this package's launcher.
+    """A kernel decorated while `triton.autotune` is replaced: Triton's search, this package's launcher.
 
-    A second level of inheritance, since torch and others ask for Triton's class, and the launcher for `Tuned`.
+    A second level of inheritance, since torch and others check for Triton's class, and the launcher for `Tuned`.
     """
 
-    _follows_tensors = False  # launched on the current GPU, and refused there, as by Triton
-    prunes_once = True  # what pruning leaves is kept for the call: `seed` need not prune again
+    _follows_tensors = False  # launches on the current GPU, as Triton does
+    prunes_once = True  # keeps the pruned list for the call
 
     def __init__(self, tunable: TunableKernel, given: Decoration, cache_results: bool) -> None:
         constexprs = frozenset(p.name for p in tunable.parameters if p.constexpr)
@@ -109,16 +109,16 @@ class Replaced(Tuned):
             tunable, given, lambda configs, pruner: Options(configs, spec, pruner=pruner, restore=(), stored=False)
         )
         self.cache_results: bool = kernel.caches_results(cache_results)
-        self.restore_copies: dict[str, Any] = {}  # Triton 3.6 to 3.8 has it only once its own hook has run
+        self.restore_copies: dict[str, Any] = {}  # Triton 3.6 to 3.8 sets it only in its own hook
         self.cache = seeded.Memory({}, self._forget_bound)
         self._searching = threading.RLock()  # Triton's `run` keeps the call in `self.nargs`
-        self._vain, self.is_left = 0, False  # `is_left`: Triton launches it, for it does that cheaper
+        self._vain, self.is_left = 0, False  # `is_left`: left to Triton, which launches it cheaper
         if given.hooks.before is None:
             self.pre_hook = self._set_aside
         if given.hooks.after is None:
             self.post_hook = self._put_back
 
-    # As Triton has them from 3.8 on; before, it fails where an argument is None.
+    # As in Triton 3.8 and later; earlier versions fail if an argument is None.
 
     def _set_aside(self, arguments: Mapping[str, Any], reset_only: bool = False) -> None:
         for name in self.reset_to_zero:
@@ -138,7 +138,7 @@ class Replaced(Tuned):
         return _Through(self, tunable, options, self._note, lambda call: None, self._note_written, self._use_table)
 
     def tritons_run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
-        """Everything that Triton's own tuner does for a call: look-up, search, launch."""
+        """Triton's own look-up, search and launch of a call."""
         with self._searching:
             try:
                 return Autotuner.run(self, *args, grid=grid, warmup=False, **kwargs)
@@ -146,9 +146,9 @@ class Replaced(Tuned):
                 self.nargs = None
 
     def in_vain(self) -> None:
-        """Count a launch that Triton has in its cache and the table could not answer, which costs more than Triton's.
+        """Count a launch that is in Triton's cache but not in the table, which costs more than Triton's own.
 
-        Where these are not few beside the hits, which cost less, the kernel is left to Triton's own launch.
+        If hits do not make up for these, the kernel is left to Triton's launch.
         """
         self._vain += 1
         if self._vain > _PATIENCE and self.tuner.launcher.hits < _WORTH * self._vain and not self.is_left:
@@ -161,7 +161,7 @@ class Replaced(Tuned):
         self.run = MethodType(_launched_by_triton, self)  # type: ignore[method-assign]
 
     def _bench(self, *args: Any, config: Any, **meta: Any) -> Any:
-        """Triton's own benchmark of a config; an answer that is no time counts as a failure, as infinity does."""
+        """Triton's benchmark of a config; invalid times count as a failure."""
         times = super()._bench(*args, config=config, **meta)
         try:
             benchmark.microseconds(times)
@@ -177,14 +177,14 @@ class Replaced(Tuned):
         return times
 
     def check_disk_cache(self, tuning_key: Any, configs: Any, bench_fn: Callable[[], Any]) -> Any:
-        """Triton's own file, unless the key has no place in it: Triton would search, and then fail to write it."""
+        """Triton's file of timings, skipped for keys it cannot hold: Triton would search, then fail to write."""
         if all(isinstance(part, (str, int, float, bool, type(None))) for part in tuning_key):
             return super().check_disk_cache(tuning_key, configs, bench_fn)
         bench_fn()
         return False
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
-        """Triton's pruning; the pruner may be a generator, and of a fraction at least one config is kept."""
+        """Triton's pruning, where the pruner may be a generator and a fractional `top_k` keeps at least one config."""
         return seeded.pruned_once(self, lambda: self._prune(kwargs))
 
     def _prune(self, kwargs: dict[str, Any]) -> list[Any]:
@@ -197,7 +197,7 @@ class Replaced(Tuned):
         return self._of_model(kwargs, left)
 
     def _of_model(self, kwargs: dict[str, Any], left: list[Any]) -> list[Any]:
-        """The fastest by `perf_model`."""
+        """The fastest configs by `perf_model`."""
         top_k = self.configs_top_k
         if self.perf_model is None:
             return left
@@ -224,7 +224,7 @@ class Replaced(Tuned):
         return self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
 
     def _known_config(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The chosen config, else the first: a warm-up measures nothing."""
+        """The chosen config, else the first: warm-ups measure nothing."""
         found = seeded.known(self, args, kwargs)
         if found is not None:
             return found
@@ -242,7 +242,7 @@ class Replaced(Tuned):
         return tuple(parts + [str(value.dtype) for value in given.values() if hasattr(value, "dtype")])
 
     def decided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any = None) -> Any:
-        """The config of the choice for a call: in the cache, or launched and searched for now if a grid is given.
+        """The config for a call: from the cache, or launched and searched for if a grid is given.
 
         Raises:
             NotTunedError: There is none, and no grid to search with.
@@ -290,22 +290,22 @@ class Replaced(Tuned):
         return explain.of_call(Question(call, key, known.identities(left), mode), places, ending, True, {})
 
     def is_chosen(self, config: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether calls like this one will have this config too: it is in the cache, or the only one."""
+        """Whether calls like this one will have this config too: it is cached, or the only one."""
         return len(self.configs) == 1 or self.cache.get(self.key_of(args, kwargs)) is config
 
 
 class _Through(Tuner):
-    """The miss path that asks Triton, and binds what it has launched."""
+    """The miss path: asks Triton, and binds what it launched."""
 
     def __init__(self, tuned: Replaced, tunable: TunableKernel, options: Options, *told: Any) -> None:
         self._tuned = tuned
         super().__init__(tunable, options, *told)
 
     def _check_configs(self, configs: Sequence[Any]) -> None:
-        """As Triton: not at all."""
+        """Like Triton: no checks."""
 
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
-        """Let Triton look up or search, and launch; then put the launch into the table."""
+        """Let Triton look up or search, and launch; then add the launch to the table."""
         self.misses += 1
         before, choices = self._tuned.__dict__.get("configs_timings"), len(self._tuned.cache)
         start = time.perf_counter()
@@ -322,11 +322,11 @@ class _Through(Tuner):
     def _bind_launched(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, result: Any) -> None:
         config = self._tuned.best_config
         tuned = self.tuned | frozenset(self.tunable.settings(config))
-        if tuned != self.tuned:  # a pruner's own config, which sets more than the listed ones do
+        if tuned != self.tuned:  # a pruner's own config sets more names than the listed ones
             self._rebuild(tuned)
         try:
             call = self.call(args, kwargs, grid)
-        except (AutotunedError, ValueError):  # a call that Triton takes and the table has no words for
+        except (AutotunedError, ValueError):  # Triton takes the call, but the table cannot
             return
         if call.options or tuple(call.arguments) != self.names or not self._tuned.is_chosen(config, args, kwargs):
             return
@@ -337,14 +337,14 @@ class _Through(Tuner):
 
 
 def _launched_by_triton(self: Replaced, *args: Any, grid: Any = ..., warmup: bool = False, **kwargs: Any) -> Any:
-    """`run` of a kernel that is left to Triton."""
+    """`run` of a kernel left to Triton."""
     if warmup or grid is ...:
         return self._compile_only(args, kwargs, grid, warmup)
     return self.tritons_run(args, kwargs, grid)
 
 
 def _wall_clock(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
-    """Milliseconds on the host, of three calls: for the interpreter, where Triton has no driver to measure with."""
+    """Host milliseconds of three calls, for the interpreter, where Triton has no driver to measure with."""
     from autotuned.search.timers import host_us
 
     least, middle, most = sorted(host_us(call) / 1e3 for _ in range(3))

@@ -1,4 +1,4 @@
-"""Memory for Triton's own tuner: stored choices put into its cache before it measures, and what it measured kept."""
+"""Memory for Triton's own tuner: puts stored choices into its cache before it measures, and stores what it measured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # tuner, arguments by place
 
 
 class _Asking(threading.local):
-    """The call that this thread is in, so that a cache which is asked for a key knows what for; and what came of it."""
+    """This thread's current call, so that a cache asked for a key knows the call; and what was found."""
 
     call: _Call | None = None
     asked: Asked | None = None
@@ -39,12 +39,12 @@ _asking = _Asking()
 
 
 class Asked:
-    """One call whose key was not in its tuner's cache; `missed` is that key while no store has it either."""
+    """One call whose key was not in its tuner's cache; `missed` is that key until a store has it."""
 
     def __init__(self, call: _Call) -> None:
         self.call = call
         self.tuner, self.args, self.kwargs = call
-        self.outer = _asking.asked  # of the call whose search has led to this one
+        self.outer = _asking.asked  # of the call whose search made this one
         self.missed: Any = None
         self.key: Key | None = None
         self.pruned: list[Any] | None = None
@@ -55,17 +55,17 @@ class Asked:
         self._left_out = LeftOut(self.tuner)
 
     def look_up(self, memory: Memory, own: Any) -> bool:
-        """Whether the tuner's cache has its key now: a stored choice, or what must do where nothing may be measured.
+        """Whether the tuner's cache now has its key: a stored choice, or a stopgap if nothing may be measured.
 
         Raises:
             NotTunedError: Mode "strict", and nothing is stored.
         """
         mode, seed = env.current_mode(), seed_of(self.tuner)
         if seed is not None and not self.kwargs.get("warmup") and not self._launches(seed):
-            self.missed, self.passing, self._seed = own, True, seed  # nothing is measured, and nothing lasts of it
+            self.missed, self.passing, self._seed = own, True, seed  # not measured, and dropped after the call
             memory.note(own, seed.first_that_compiles(seed.call(self.args, self.kwargs), self.left()))
             return True
-        prunes_once = getattr(self.tuner, "prunes_once", False)  # as Triton does from 3.8 on
+        prunes_once = getattr(self.tuner, "prunes_once", False)  # like Triton 3.8 and later
         if prunes_once and len(self.left()) == 1:  # nothing to measure
             memory.note(own, self.left()[0])
             return True
@@ -96,7 +96,7 @@ class Asked:
         return True
 
     def _end(self) -> list[str]:
-        """What was put back while Triton measured."""
+        """The names restored while Triton measured."""
         return self._widened.end() if self._widened is not None else list(self._seed.needed.restore or ())
 
     def _stored(self, mode: str) -> Any:
@@ -105,20 +105,20 @@ class Asked:
         return self._seed.stored(self.key, self.left())
 
     def _launches(self, seed: Seed) -> bool:
-        """Whether any config launches anything for this call; those that do not are left out of its list."""
+        """Whether any config launches something for this call; the others are left out of its list."""
         left = self._left_out.left(seed.tunable, seed.call(self.args, self.kwargs), self.left)
         if left:
             self.pruned = left
         return left is None or bool(left)
 
     def left(self) -> list[Any]:
-        """The configs of this call: Triton's own list, and its own errors."""
+        """The call's configs after Triton's own pruning."""
         if self.pruned is None:
             self.pruned = list(self.tuner.prune_configs(self.kwargs))
         return self.pruned
 
     def times(self, config: Any) -> list[float] | None:
-        """What a race has found for a config; None where Triton measures."""
+        """A race's times for a config; None if Triton measures."""
         return None if self._race is None else self._race.times(config)
 
     def begins(self) -> bool:
@@ -128,7 +128,7 @@ class Asked:
         return begins
 
     def _unmeasured(self, mode: str) -> Any:
-        """What is launched where nothing may be measured: under stream capture, and in the modes that forbid it."""
+        """The config to launch if nothing may be measured: during stream capture, and in modes that forbid it."""
         name = self._seed.tunable.name
         capturing = kernel.capturing()
         if mode == "strict":
@@ -146,11 +146,11 @@ class Asked:
             "`%s`: nothing is stored for this call and nothing may be measured now (a CUDA graph is being captured, or "
             "mode 'serve'): the first config that compiles runs, untuned."
         )
-        self.passing = capturing  # the next call outside of a capture is measured
+        self.passing = capturing  # measure at the next call outside of a capture
         return self._seed.first_that_compiles(self._call, self.left())
 
     def finish(self, memory: Memory, launched: Any) -> None:
-        """Keep what Triton has measured for this call, and note what it has launched."""
+        """Store what Triton measured for this call, and note what it launched."""
         self._left_out.close()
         if self.key is not None and compiling.on and not self.passing:
             order.note(self.key.digest, launched)
@@ -167,7 +167,7 @@ class Asked:
                 self._keep(memory, timings, restore)
 
     def fail(self, memory: Memory) -> None:
-        """Forget a choice none of whose configs ran: Triton would launch it again and again."""
+        """Drop a choice none of whose configs ran, or Triton would launch it again and again."""
         self._left_out.close()
         if self.missed is None:
             return
@@ -177,7 +177,7 @@ class Asked:
             memory.drop(self.missed)
 
     def _keep(self, memory: Memory, timings: Mapping[Any, Any], restore: Sequence[str]) -> None:
-        if self.key is None or self.kwargs.get("warmup"):  # a warm-up launches nothing: Triton has timed that
+        if self.key is None or self.kwargs.get("warmup"):  # Triton timed a warm-up, which launches nothing
             return
         try:
             seconds = self.tuner.__dict__.get("bench_time")
@@ -188,13 +188,13 @@ class Asked:
 
 
 def measuring(tuner: Any) -> Asked | None:
-    """The call that `tuner` is in on this thread, if its key was in no cache."""
+    """The tuner's current call on this thread, if its key was in no cache."""
     asked = _asking.asked
     return asked if asked is not None and asked.call is _asking.call and asked.tuner is tuner else None
 
 
 def pruned_once(tuner: Any, prune: Callable[[], list[Any]]) -> list[Any]:
-    """What pruning leaves for the call that `tuner` is in; asked for again, the same list."""
+    """The pruned configs of the tuner's current call, computed once."""
     asked = measuring(tuner)
     if asked is None:
         return prune()
@@ -204,7 +204,7 @@ def pruned_once(tuner: Any, prune: Callable[[], list[Any]]) -> list[Any]:
 
 
 def note_pruned(tuner: Any, left: Any) -> None:
-    """Take in what Triton's own pruning has left, so that no pruner is asked twice; a generator is left alone."""
+    """Remember the result of Triton's own pruning, unless it is a generator."""
     asked = measuring(tuner)
     if asked is not None and asked.pruned is None and isinstance(left, list):
         asked.pruned = list(left)
@@ -215,17 +215,17 @@ def _ran(times: Any) -> bool:
 
 
 class Memory(dict[Any, Any]):
-    """Triton's `.cache` of one tuner, which asks the store before it says that a key is missing.
+    """Triton's `.cache` of one tuner; asks the store before it reports a missing key.
 
     Args:
-        cache: What was in it before.
-        on_change: Told when a choice is replaced or removed, which what was bound to it must not outlive.
+        cache: Its content so far.
+        on_change: Called when a choice is replaced or removed, since bound launches must not outlive it.
     """
 
     def __init__(self, cache: Mapping[Any, Any], on_change: Callable[[], None]) -> None:
         super().__init__(cache)
         self.on_change = on_change
-        self.beside: Any = None  # what launches for the tuner, once there is one; False where nothing can
+        self.beside: Any = None  # the launcher for the tuner, or False if there can be none
 
     def __contains__(self, key: Any) -> bool:
         if super().__contains__(key):
@@ -237,15 +237,15 @@ class Memory(dict[Any, Any]):
         return _asking.asked.look_up(self, key)
 
     def has(self, key: Any) -> bool:
-        """Whether it holds a key, without asking anybody."""
+        """Whether it holds a key, without asking the store."""
         return super().__contains__(key)
 
     def note(self, key: Any, config: Any) -> None:
-        """Put in a choice that nothing can be bound to yet."""
+        """Add a choice that nothing is bound to yet."""
         super().__setitem__(key, config)
 
     def drop(self, key: Any) -> None:
-        """Take out a choice that is not to last."""
+        """Remove a choice that must not last."""
         super().pop(key, None)
 
     def __setitem__(self, key: Any, config: Any) -> None:
@@ -269,7 +269,7 @@ class Memory(dict[Any, Any]):
         super().clear()
         self.on_change()
 
-    # In terms of the above, which `dict` does not do.
+    # `dict`'s own versions would bypass the methods above.
     pop, update, setdefault = MutableMapping.pop, MutableMapping.update, MutableMapping.setdefault
 
     def __ior__(self, other: Any) -> Memory:  # type: ignore[misc]  # dict takes what `update` does
@@ -294,14 +294,14 @@ def adopt(tuner: Any) -> Memory:
 
 
 def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Triton's `Autotuner.run` with a memory: what it would measure is looked up, what it measured is kept.
+    """Triton's `Autotuner.run` with a memory: look up before measuring, store what was measured.
 
-    Everything else is Triton's: key, pruning, hooks, benchmark, launch.
+    Key, pruning, hooks, benchmark and launch stay Triton's.
     """
-    # On the path of every launch of Triton's own tuners: no key is made here, only `__contains__` above is asked.
+    # hot path of Triton's own tuners: makes no key, only `__contains__` above is asked
     memory = tuner.cache
     if type(memory) is not Memory:
-        if type(memory) is not dict:  # a class of somebody else's, or ours: `Tuned` has its own store
+        if type(memory) is not dict:  # a foreign class, or `Tuned`, which has its own store
             return original(tuner, *args, **kwargs)
         memory = adopt(tuner)
     outer, call = _asking.call, (tuner, args, kwargs)
@@ -320,7 +320,7 @@ def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs:
 
 
 def _ended(call: _Call) -> Asked | None:
-    """What was asked for a call that is over; None if its key was in the cache."""
+    """The `Asked` of a call that ended; None if its key was in the cache."""
     asked = _asking.asked
     if asked is None or asked.call is not call:
         return None
@@ -329,7 +329,7 @@ def _ended(call: _Call) -> Asked | None:
 
 
 def known(tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | Mapping[str, Any]) -> Any:
-    """The config of one of our `Replaced` for a call, from its cache or the store; None where it would be measured."""
+    """The config of a `Replaced` for a call, from its cache or the store; None if it would be measured."""
     own = tuner.key_of(args, kwargs)
     if tuner.cache.has(own):
         return tuner.cache[own]

@@ -1,4 +1,4 @@
-"""One of Triton's tuners as the store sees it: its kernel, the keys of its calls, choices that are found and kept."""
+"""One of Triton's tuners as the store sees it: its kernel, its calls' keys, and choices found and stored."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import Json, digest, encode, portable, why_not_portable
 
 log = logging.getLogger("autotuned")
-# Exact answers only: nothing of another shape or another context may change what a program chose before.
+# Exact answers only: another shape or context must not change a program's choice.
 _EXACT = (Origin.STORE, Origin.FILE)
 TIMER = "triton"
 
 
 class _Switch:
-    """Whether something of `bench.begin` is on."""
+    """Whether a feature of `bench.begin` is on."""
 
     on = False
 
 
-racing = _Switch()  # this package's search measures for tuners whose benchmark is Triton's
-compiling = _Switch()  # what is about to be measured, or launched, is compiled ahead
+racing = _Switch()  # our search measures for tuners with Triton's benchmark
+compiling = _Switch()  # compile ahead of measurements and launches
 _FAILED = "Triton counted it as failed"
 
 
 class Seed:
-    """What is known of one of Triton's tuners: its kernel's identity, and the keys of its calls."""
+    """The kernel identity of one of Triton's tuners, and the keys of its calls."""
 
     def __init__(self, tuner: Any) -> None:
         self.tunable = TunableKernel.of(tuner.fn)
@@ -63,21 +63,21 @@ class Seed:
 
     @property
     def races(self) -> bool:
-        """Whether its configs are raced; what a race and what Triton's benchmark chose have keys of their own."""
+        """Whether its configs race; choices of races and of Triton's benchmark have different keys."""
         return racing.on and self._can_race
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        """The call, with arguments in the kernel's order: what is left out and has a default is filled in."""
+        """The call with arguments in the kernel's order and defaults filled in."""
         names = [parameter.name for parameter in self.tunable.parameters]
         given = {**self._defaults, **dict(zip(names, args)), **kwargs}
         arguments = {name: given[name] for name in names if name in given}
         return Call(args, kwargs, arguments, {}, kwargs.get("grid"))
 
     def key(self, keys: Sequence[str], configs: Sequence[Any], call: Call) -> Key | None:
-        """The key of a call as Triton makes it: the declared names, and dtypes; None where a value cannot be written.
+        """The call's key with Triton's parts, the declared names and dtypes; None if a value has no JSON form.
 
-        By name and with its type each, so that 1 and True are two, and an argument left out is its default. The list
-        of configs is part of it: two tuners may share one kernel, and each keeps its own choices.
+        Values are by name and typed, so that 1 and True differ and a missing argument equals its default. The list of
+        configs is in it, since two tuners may share a kernel.
         """
         name = self.tunable.name
         where = f"`{name}`"
@@ -98,7 +98,7 @@ class Seed:
         return None
 
     def identities(self, configs: Sequence[Any]) -> dict[str, Any]:
-        """Live configs by identity; of two that are equal, the first."""
+        """Live configs by identity; of equal ones, the first."""
         found: dict[str, Any] = {}
         for config in configs:
             found.setdefault(candidates.identity(config, self.tunable.name, opaque.spell), config)
@@ -109,7 +109,7 @@ class Seed:
         return candidates.label(candidates.to_json(config, self.tunable.name, opaque.spell))
 
     def stored(self, key: Key, configs: Sequence[Any]) -> Any:
-        """The stored choice among these configs, every one of which was measured; None without one."""
+        """The stored choice among these configs, if all of them were measured; else None."""
         choice = sources.find(key, self.identities(configs), self.places())
         if choice is None or not choice.complete:
             return None
@@ -121,9 +121,9 @@ class Seed:
         return [place for place in sources.exact_places(self.needed) if place[0] in _EXACT]
 
     def is_known(self, key: Key) -> bool:
-        """Whether something is stored for a key, good or bad; who asks needs no pruned list of configs yet.
+        """Whether anything is stored for a key; needs no pruned list of configs.
 
-        A shared store is waited for: Triton would measure.
+        Waits for a shared store, since the alternative is a measurement.
         """
         if any(look(key, {}).problem != "absent" for _, look in self.places()):
             return True
@@ -136,7 +136,7 @@ class Seed:
         """Store what Triton measured, if one of the configs ran.
 
         Args:
-            restore: What was put back around trials.
+            restore: Names restored around trials.
         """
         name = self.tunable.name
         made = [timing_of(candidates.to_json(config, name, opaque.spell), times) for config, times in timings.items()]
@@ -158,41 +158,41 @@ class Seed:
         connection.keep(kept.replace(median_us=won.median_us, quality=quality, conditions=under))
 
     def _say_wrong_times(self, made: Sequence[Timing]) -> None:
-        """Warn of answers of a benchmark that are no times; the infinite ones are Triton's own word for a failure."""
+        """Warn about benchmark results that are not times; infinite ones are Triton's mark of a failure."""
         wrong = next((timing for timing in made if timing.error not in (None, _FAILED)), None)
         if wrong is not None:
             message = "`%s`: do_bench for %s: %s The config is not stored as one that ran."
             self.warn_once(message, "times", candidates.label(wrong.config), wrong.error)
 
     def first_that_compiles(self, call: Call, configs: Sequence[Any]) -> Any:
-        """The first config whose code compiles and loads; the first of all if none does: its launch says why."""
+        """The first config that compiles and loads, else the first: its launch reports the error."""
         return sources.first_that_compiles(self.tunable, _plain(call), configs)
 
     def warn_once(self, message: str, about: str = "untuned", *more: Any) -> None:
-        """Say something about this kernel, once."""
+        """Warn once about this kernel."""
         env.warn_once(about, message, self.tunable.name, *more, said=self._warned)
 
 
 def _has_tritons_bench(tuner: Any) -> bool:
-    """Whether a tuner times a config as Triton does, or as our class that looks at what Triton's says."""
+    """Whether a tuner times configs with Triton's `_bench`, or with our class's check around it."""
     bench = type(tuner)._bench
     own = kernel.is_tritons(getattr(bench, "in_front_of", bench)) or getattr(tuner, "prunes_once", False)
     return own and "_bench" not in vars(tuner)
 
 
 def _spell(value: Any, where: str) -> Json:
-    """As the key of a tuned kernel has it, but for a tensor: Triton's own key tells two of one shape apart."""
+    """As in a tuned kernel's key, except tensors: Triton's own key tells two of one shape apart."""
     return opaque.this_very(value) if is_tensor(value) else opaque.spell(value, where)
 
 
 def _plain(call: Call) -> Call:
-    """The call without what is no argument: Triton's `run` is given these two besides."""
+    """The call without `grid` and `warmup` among the keywords."""
     kwargs = {name: value for name, value in call.kwargs.items() if name not in ("grid", "warmup")}
     return Call(call.args, kwargs, call.arguments, {}, call.grid)
 
 
 def timing_of(form: Mapping[str, Json], times: Any) -> Timing:
-    """What Triton measured: median, 20th and 80th percentile in milliseconds, or one time; infinite for a failure."""
+    """A timing from Triton's median, 20th and 80th percentile in ms, or one time; infinite for a failure."""
     try:
         found_us = benchmark.microseconds(times)
     except ValueError as error:
@@ -211,11 +211,11 @@ _seeds: weakref.WeakKeyDictionary[Any, Seed | None] = weakref.WeakKeyDictionary(
 
 
 def seed_of(tuner: Any) -> Seed | None:
-    """The seed of one of Triton's tuners; None, with a line in the log, for a kernel that cannot have one."""
+    """The seed of one of Triton's tuners; None, with a log line, if its kernel cannot have one."""
     if tuner not in _seeds:
         try:
             _seeds[tuner] = Seed(tuner)
-        except Exception as error:  # somebody's own kernel class: their launch must not fail for our sake
+        except Exception as error:  # a foreign kernel class: never fail its launch
             log.info("no choices are stored for %r: %s", tuner.fn, failures.describe(error))
             _seeds[tuner] = None
     return _seeds[tuner]

@@ -1,4 +1,4 @@
-"""What one of Triton's tuners puts back while it measures: what it names, and what was asked for the key before."""
+"""Restores around one search of Triton's tuner: the names it lists, and those asked for the same key before."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from autotuned.tunable.call import Call
 
 
 class Widened:
-    """The list of names of a tuner, made longer for one search; else two tuners that name others measure in turns.
+    """Extends a tuner's `restore_value` for one search; else tuners with different lists would measure in turns.
 
-    A tuner that names nothing puts nothing back, and is served by whatever others measured.
+    A tuner without a list restores nothing, and any stored choice serves it.
     """
 
     def __init__(self, tuner: Any, key: Key, call: Call, needed: Restore) -> None:
@@ -26,7 +26,7 @@ class Widened:
             self._named[:] = [name for name in more if name in self._own or _can_be_put_back(call, name)]
 
     def end(self) -> list[str]:
-        """What was put back; the tuner's list is as its user gave it again."""
+        """Restore the user's list; returns the names that were restored around trials."""
         if self._named is None:
             return self._own
         put_back, self._named[:] = list(self._named), self._own

@@ -1,4 +1,4 @@
-"""Build the compiled kernels that ship beside config files: from the files and the kernels' calls, without a GPU."""
+"""Builds the compiled kernels that ship beside config files, from the files and the kernels' calls, without a GPU."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def build(
     given: Sequence[str] = (),
     device: str | None = None,
 ) -> BuildResult:
-    """Compile what the entries of config files need, and put it beside them.
+    """Compile what the entries of config files need, and write it beside them.
 
-    Which specializations there are is known from the calls: cases of the kernels, and recordings. No GPU is needed: a
-    config file names the architecture.
+    The calls (cases of the kernels, and recordings) determine the specializations, and the config file names the
+    architecture, so no GPU is needed.
 
     Args:
         paths: Config files, or folders of them.
-        given: Targets and recordings with the calls; by default the kernels are imported by their names.
-        device: Where tensors of cases are made; by default the GPU, or where there is none tensors without memory.
+        given: Targets and recordings with the calls; by default kernels are imported by name.
+        device: Where tensors of cases are made; by default the GPU, or tensors without memory if there is none.
 
     Raises:
         ConfigFileError: There are no files, or one cannot be written.
-        TargetError, RecordingError: What was given cannot be had.
+        TargetError, RecordingError: A target or recording cannot be loaded.
     """
     known, paths = _given(given), exchange.files_in(paths)
     with nullcontext() if device is not None or torch.cuda.is_available() else shapes_only():
         files = [_File(path, known, device or "cuda").build() for path in paths]
-    compiled = [file for file in files if not file.is_foreign]  # beside these, what is not compiled goes without saying
+    compiled = [file for file in files if not file.is_foreign]  # others matter only if there are none
     return BuildResult(compiled or files)
 
 
@@ -75,10 +75,9 @@ class _File:
 
     def __init__(self, path: Path, known: dict[str, list[Found]], device: str) -> None:
         self._path, self._known, self._device = path, known, device
-        self._found: dict[tuple[str, str], dict[str, Wanted]] = {}  # by context and call: what is wanted, by its form
 
     def build(self) -> BuiltFile:
-        """Build and write; what cannot be built is said in the result."""
+        """Build and write; the result says what could not be built."""
         config, faults = exchange.read(self._path)
         if config is None:
             return BuiltFile(str(self._path), "", 0, missing=[str(fault) for fault in faults])
@@ -130,7 +129,7 @@ class _File:
     def _wanted(
         self, one: Found, server: Server, config: ConfigFile, result: BuiltFile
     ) -> Iterator[tuple[tuple[str, str], Wanted]]:
-        """What all calls of a kernel need whose entries are in the file, each specialization of an entry once."""
+        """What the calls of a kernel need for the file's entries, each specialization of an entry once."""
         code = server.code(config.device)
         if code is None:
             result.missing.append(
@@ -157,7 +156,7 @@ class _File:
                     result.missing.append(f"{cases.reason(error)}")
 
     def _calls(self, one: Found) -> Iterator[tuple[Call | None, str]]:
-        """The calls of a kernel that are known, or why one is not."""
+        """The known calls of a kernel, or why one cannot be made."""
         if isinstance(one, Replayed):
             for recorded in one.calls:
                 yield _tried(lambda recorded=recorded: replay.call_of(one, recorded, self._device)[0])  # type: ignore[misc]
@@ -186,10 +185,10 @@ def _entries(one: Found, call: Call, groups: Sequence[tuple[str, Any]]) -> Itera
 
 
 def _live(one: Found, call: Call, entry: Entry) -> Any:
-    """The kernel's own config that an entry names.
+    """The kernel's config of an entry.
 
     Raises:
-        BinaryError: It has none such any more.
+        BinaryError: The kernel has it no more.
     """
     live = one.tuner.chooser.candidates(call)
     if entry.identity not in live:
@@ -198,7 +197,7 @@ def _live(one: Found, call: Call, entry: Entry) -> Any:
 
 
 def _no_group(config: ConfigFile, context: dict[str, Any]) -> str:
-    """Why no entry of a file is of the kernel as it is here."""
+    """Why no entry matches the kernel as it is here."""
 
     def differing(theirs: dict[str, Any]) -> list[str]:
         environment = policy.that_change_code(theirs.get("environment") or {}, str(theirs.get("triton")))
@@ -214,7 +213,7 @@ def _no_group(config: ConfigFile, context: dict[str, Any]) -> str:
 
 
 def _unmet(config: ConfigFile, met: set[tuple[str, str]]) -> Iterator[str]:
-    """A line of how many entries no known call belongs to."""
+    """Say how many entries have no known call."""
     count = sum(
         (canonical(group.context), call) not in met for group in config.groups() for call in group.entries
     )  # fmt: skip

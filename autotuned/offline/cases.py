@@ -1,4 +1,4 @@
-"""The cases of all targets as one numbered sequence, the same in every process that loads the same targets."""
+"""The cases of all targets as one numbered sequence, equal in every process that loads the same targets."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ HINT = "Register some: @kernel.case over a generator fn(device) of dict(args=(..
 
 
 def load(targets: Sequence[str]) -> list[Found]:
-    """What is tuned in the targets, each object once.
+    """The tuned objects of the targets, each once.
 
     Raises:
-        TargetError: A target cannot be had, or none of the kernels has cases.
+        TargetError: A target cannot be loaded, or no kernel has cases.
     """
     imported = [target for target in targets if not target.endswith(SUFFIX)]
     recorded = [one for target in targets if target.endswith(SUFFIX) for one in replay.load(Path(target), imported)]
     replayed = {id(one.tuned) for one in recorded}
     found = {id(one.tuned): one for target in imported for one in modules.load(target)}
-    # A file may be given because a recording names it: of what is recorded cases are not expected.
+    # A file may be given only because a recording names it: recorded kernels need no cases.
     found = {place: one for place, one in found.items() if one.tuned.cases or place not in replayed}
     if not recorded and not any(one.tuned.cases for one in found.values()):
         names = ", ".join(one.name for one in found.values())
@@ -43,14 +43,15 @@ def load(targets: Sequence[str]) -> list[Found]:
 
 @dataclass(frozen=True)
 class Case:
-    """One call of one kernel that is to be tuned.
+    """One call of one kernel to be tuned.
 
     Attributes:
         number: Its position in the sequence, from 0.
         given: What a generator yielded, or a recorded call.
-        error: Why there is none; "" if there is one.
-        count: How often a recorded call was made; 0 for what a generator yielded.
-        sizes: What its generator was given by keyword. `group`: what cases have in common that differ in these alone.
+        error: Why there is no call; "" if there is one.
+        count: How often a recorded call was made; 0 for a generator's.
+        sizes: The sizes passed to its generator by keyword.
+        group: Shared by cases that differ only in these sizes.
     """
 
     number: int
@@ -63,14 +64,14 @@ class Case:
 
 
 class Cases:
-    """The cases of targets, in order; tensors of a case are made when it is reached and dropped behind it.
+    """The cases of targets in order; a case's tensors live only while it is current.
 
     Args:
-        by_count: Recorded calls come in the order of their counts, whichever kernel they are of.
+        by_count: Order recorded calls by count, across kernels.
 
     Attributes:
         without_cases: Kernels that have none.
-        recorded_count: How often all recorded calls were made together.
+        recorded_count: Total count of all recorded calls.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Cases:
         self.recorded_count = sum(one.count for one in found if isinstance(one, Replayed))
 
     def counted(self, limit_s: float = 2.0) -> int:
-        """How many there are; 0 if going through them, with the tensors that generators make, takes longer."""
+        """Their number; 0 if iterating, which makes the tensors, takes longer than the limit."""
         end = time.monotonic() + limit_s
         count = 0
         for _ in self:
@@ -100,7 +101,7 @@ class Cases:
             yield Case(number, found, *more)
 
     def at(self, number: int) -> Case | None:
-        """The case with a number; None if there are not so many. Going back means going through all again."""
+        """The case with a number, or None; going backwards starts over."""
         if number < self._next or self._next == 0:
             self._going, self._next = iter(self), 0
         for case in self._going:
@@ -119,7 +120,7 @@ class Cases:
                     yield from self._generated(found, generator)
 
     def _sized(self, wanted: Wanted) -> Iterator[tuple[Any, ...]]:
-        """The cases of all points that are wanted, from the generators that take its sizes."""
+        """The cases of all wanted points, from generators that take these sizes."""
         for found in self._found:
             for place, generator in enumerate(found.tuned.cases):
                 if takes(generator, wanted.names):
@@ -138,7 +139,7 @@ class Cases:
                 yield *made, sizes, group
 
     def _generated(self, found: Found, generator: CaseGenerator) -> Iterator[tuple[Found, Any, str, int]]:
-        """The cases of a generator; an exception in it, the user's code, is one without a call."""
+        """A generator's cases; an exception in it becomes a case with an error."""
         try:
             for given in generator(tensors_on(self._device)):
                 yield found, given, "", 0
@@ -154,11 +155,7 @@ def takes(generator: CaseGenerator, names: Iterable[str]) -> bool:
 
 
 def _refuse_without_sizes(found: Sequence[Found], names: Sequence[str]) -> None:
-    """Refuse targets of which no generator takes the sizes.
-
-    Raises:
-        OptionError: There is none; it says what to write.
-    """
+    """Raises OptionError if no generator takes the sizes."""
     generators = [one for each in found if not isinstance(each, Replayed) for one in each.tuned.cases]
     if any(takes(one, names) for one in generators):
         return
@@ -180,15 +177,15 @@ def _recorded(found: Replayed) -> Iterator[tuple[Found, Any, str, int]]:
 
 
 def share(count: int, open_count: int) -> float:
-    """What a case gets of the time that is left: a recorded call what it was called of all that is open, others all.
+    """A case's share of the remaining time: by its count for recorded calls, everything for others.
 
     Args:
         count: How often it was called; 0 for a generator's case.
-        open_count: How often all recorded calls that nobody has begun were made.
+        open_count: Total count of the recorded calls not yet begun.
     """
     return count / max(open_count, count) if count else 1.0
 
 
 def reason(error: BaseException) -> str:
-    """What the result of a case says of an exception: this package's errors speak for themselves."""
+    """An exception as text for a case's result, with its type unless it is this package's own."""
     return str(error) if isinstance(error, AutotunedError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""The device that an offline run tunes for, decided before Triton is imported."""
+"""Decides which device an offline run tunes for, before Triton is imported."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from autotuned.errors import NoDeviceError, OptionError
 
 
 def use_device() -> str:
-    """Decide between GPU and interpreter: "cuda" or "interpreter".
+    """Decide between "cuda" and "interpreter".
 
     Raises:
-        NoDeviceError: The one that was asked for cannot be had.
-        OptionError: `AUTOTUNED_DEVICE` names none.
+        NoDeviceError: The requested device is not available.
+        OptionError: `AUTOTUNED_DEVICE` has an unknown value.
     """
     asked = _asked()
     if asked == "cuda" and (not _has_gpu() or env.interpreter_requested()):
@@ -31,10 +31,10 @@ def use_device() -> str:
 
 
 def check_environment() -> None:
-    """Refuse variables that every process that measures would trip over, one after the other.
+    """Check variables that every measuring process would fail on.
 
     Raises:
-        OptionError: One of them has a value that it cannot have.
+        OptionError: One has an invalid value.
     """
     _asked()
     try:
@@ -54,24 +54,24 @@ def _has_gpu() -> bool:
     try:
         import torch
     except ImportError:
-        return False  # plain callables may do without
+        return False  # plain callables need no torch
     return bool(torch.cuda.is_available())
 
 
 def tensors_on(device: str) -> str:
-    """Where the tensors of cases are made: "cuda", or "cpu" for the interpreter."""
+    """Where tensors of cases are made: "cuda", or "cpu" for the interpreter."""
     return "cpu" if device == "interpreter" else "cuda"
 
 
 def isolates(asked: bool | None) -> bool:
-    """Whether to measure in a process of its own: as asked, else where there is a GPU that a config can take along."""
+    """Whether to measure in a separate process; by default if there is a GPU, which a config could break."""
     return has_driver() if asked is None else asked
 
 
 def has_driver() -> bool:
-    """Whether there is a GPU to measure on, told without asking its driver."""
+    """Whether there is a GPU, judged without asking its driver."""
     try:
         on_cpu = env.interpreter_requested() or env.command_line_device() == "interpreter"
     except ValueError:
-        return False  # said in full where the device is chosen
+        return False  # reported where the device is chosen
     return os.name == "posix" and not on_cpu and any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))

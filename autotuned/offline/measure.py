@@ -1,4 +1,4 @@
-"""Measure one case after another on the device of this process."""
+"""Measures one case after another on this process's device."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from autotuned.typed_json import Json, portable
 
 @dataclass
 class MeasuredCase:
-    """What came of a case, and what it rests on where that can be kept.
+    """The result of a case, and the record and entry to store.
 
     Attributes:
-        lost: Why this process cannot measure any more, if a config left the device in an error state.
+        lost: Set if a config left the device in an error state: this process cannot measure any more.
     """
 
     result: CaseResult
@@ -44,35 +44,35 @@ class MeasuredCase:
 
 
 class Measurer:
-    """Tunes cases; an error in one does not keep the next from its turn.
+    """Tunes cases; an error in one does not stop the others.
 
     Args:
-        cases: Of the session, among which the members of buckets are found.
+        cases: The session's cases, in which members of buckets are found.
         device: "cuda" or "interpreter".
         force: Measure again what is stored.
-        follows: What wins must beat what the call is served now, where that is another context's choice, a rule's or
-            that of the nearest shape, in place of what it has without these.
+        follows: The winner must beat what serves the call now (another context's choice, a rule's or the nearest
+            shape's), not the untuned config.
 
     Attributes:
-        seen: Digests: a case listed twice is not measured twice, not even with `force`.
+        seen: Digests done, so that a case listed twice is measured once even with `force`.
     """
 
     def __init__(self, cases: Cases, device: str, force: bool, observer: Observer, follows: bool = False) -> None:
         self._device, self._force, self._observer, self._follows = device, force, observer, follows
         self._members = Members(cases, device)
-        self._outdated: set[str] = set()  # kernels of which it was said that configs have no grid in the recording
+        self._outdated: set[str] = set()  # kernels reported to have configs without a recorded grid
         self.seen: set[str] = set()
 
     def measure(self, case: Case, budget_s: float | None) -> MeasuredCase:
-        """Choose for a case.
+        """Choose a config for a case.
 
         Args:
-            budget_s: What its search may take; with 0 nothing is begun.
+            budget_s: Limit of its search; with 0 nothing is started.
         """
         measured = MeasuredCase(CaseResult(case.found.name, "failed", sizes=case.sizes, group=case.group))
         result = measured.result
         if isinstance(case.given, RecordedCall):
-            result.call = case.given.key.call  # until it is known as it is here
+            result.call = case.given.key.call  # until it is bound here
         try:
             if budget_s == 0:
                 self._leave_out(case, measured)
@@ -86,16 +86,16 @@ class Measurer:
         return measured
 
     def identify(self, case: Case) -> tuple[MeasuredCase, Hashable | None]:
-        """What is known of a case before it is measured, and what its compiled code depends on."""
+        """What is known of a case before measuring, and what its compiled code depends on."""
         measured = MeasuredCase(CaseResult(case.found.name, "skipped", sizes=case.sizes, group=case.group))
         try:
             call, _ = self._identified(case, measured)
             return measured, case.found.tuner.tunable.compile_class(call)
-        except Exception:  # the result that says so comes when it is its turn
+        except Exception:  # reported when the case is measured
             return measured, None
 
     def plan(self, case: Case) -> CaseResult:
-        """What `measure` would do with a case: "done" by what is stored, or "skipped" where it would be measured."""
+        """What `measure` would do: status "done" if stored, "skipped" if it would measure."""
         measured = MeasuredCase(CaseResult(case.found.name, "failed"))
         result = measured.result
         try:
@@ -110,19 +110,19 @@ class Measurer:
             elif (choice := chooser.found(question)) is not None or result.digest in self.seen:
                 result.status, result.source = "done", choice.where if choice and choice.record is None else "stored"
             self.seen.add(str(result.digest))
-        except Exception as error:  # any error of the user's code; the plan of the other cases goes on
+        except Exception as error:  # any error of the user's code; continue with the other cases
             result.reason = reason(error)
         return result
 
     def _leave_out(self, case: Case, measured: MeasuredCase) -> None:
-        """No time is left for a case; its result says which call it is."""
+        """No time is left: only identify the call."""
         result = measured.result
-        if not isinstance(case.given, RecordedCall):  # which is known without making the tensors of each of thousands
+        if not isinstance(case.given, RecordedCall):  # a recorded call is known without making its tensors
             self._identified(case, measured)
         result.status, result.reason = "skipped", "the budget is used up"
 
     def _identified(self, case: Case, measured: MeasuredCase) -> tuple[Call, list[str]]:
-        """The bound call of a case, and the configs that it cannot be launched with; the result says which call."""
+        """The bound call and the configs it cannot be launched with; fills in the result."""
         if case.error:
             raise TargetError(case.error, target=case.found.name)
         call, excluded = self._bound(case.found, case.given)
@@ -137,7 +137,7 @@ class Measurer:
         if not isinstance(given, RecordedCall):
             return targets.bind(found, given), []
         call, excluded = replay.call_of(found, given, tensors_on(self._device))
-        if excluded and found.name not in self._outdated:  # once a kernel: mostly recorded with one list
+        if excluded and found.name not in self._outdated:  # once a kernel
             self._outdated.add(found.name)
             which = "config is" if len(excluded) == 1 else "configs are"
             self._observer.note(f"{found.name}: {len(excluded)} {which} newer than the recording and skipped")
@@ -146,7 +146,6 @@ class Measurer:
     def _tune(
         self, case: Case, call: Call, measured: MeasuredCase, excluded: Sequence[str], budget_s: float | None
     ) -> None:
-        """Choose for a call, and note what came of it and what a config file should hold."""
         tuner, result, key = case.found.tuner, measured.result, measured.key
         assert key is not None
         is_new = key.digest not in self.seen
@@ -177,12 +176,12 @@ class Measurer:
         measured.record = choice.record if measured.entry is not None else None
 
     def _served(self, found: Found, call: Call, key: Key) -> str | None:
-        """The config, by identity, that a call gets now from config files that are not for it; None without one."""
+        """The identity of the config that config files for other calls give this call now; None without one."""
         chooser = found.tuner.chooser
         live, options = chooser.candidates(call), chooser.options
         needed = options.needs(key.kernel, live)
         if sources.find(key, live, sources.exact_places(needed)) is not None:
-            return None  # nothing else is served, and mostly nothing is measured
+            return None  # an exact choice is served
         others = sources.places(False, False, options.nearest, needed, within=options.within)
         choice = sources.find(key, live, [one for one in others if one[0] in _NOT_EXACT])
         return None if choice is None else chooser.state.identity(choice.config)
@@ -192,14 +191,13 @@ _NOT_EXACT = (Origin.LADDER, Origin.RULE, Origin.NEAREST)
 
 
 def _form(question: Question, choice: Choice) -> dict[str, Json]:
-    """The canonical form of the chosen config: the text that identifies it is its JSON."""
+    """The chosen config's canonical form, parsed from its identity."""
     identity = next(identity for identity, config in question.live.items() if config is choice.config)
     form: dict[str, Json] = json.loads(identity)
     return form
 
 
 def _note_entry(result: CaseResult, key: Key, choice: Choice) -> Entry | None:
-    """Fill a result from a config file."""
     result.source = choice.where
     found = (entry for path, other, entry in lookup.shipped(key.kernel) if path == choice.where and other == key)
     entry = next(found, None)
@@ -209,7 +207,7 @@ def _note_entry(result: CaseResult, key: Key, choice: Choice) -> Entry | None:
 
 
 def remark(record: TuningRecord, was_noisy: bool) -> str | None:
-    """What a user should know of how sure a choice is, in a sentence; None where there is nothing to say.
+    """A sentence on how certain a choice is; None if it needs none.
 
     Args:
         was_noisy: Whether it was measured again because its times were noisy before.
@@ -233,11 +231,11 @@ def _why_noisy(noise: Json) -> str:
 
 
 def _note_record(result: CaseResult, record: TuningRecord, form: Json, question: Question) -> Entry | None:
-    """Fill a result from a record; returns the entry for a config file, None where only this process can read it."""
+    """Fill a result from a record; returns the config file's entry, None if only this process can read it."""
     forms = {identity: json.loads(identity) for identity in question.live}
     first = next(iter(forms.values()))
     won = record.timing_of(form) or Timing(form)
-    # What runs, which is another than the record's winner where that is no candidate any more.
+    # The config that runs, which differs if the record's winner is not a candidate any more.
     record = record.replace(winner=won.config, median_us=won.median_us)
     result.config, result.median_us, result.quality = won.config, won.median_us, record.quality
     result.measured_configs = sum(timing.identity in forms for timing in record.timings)

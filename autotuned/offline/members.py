@@ -1,4 +1,4 @@
-"""Which calls of a bucket it is tuned on: the most frequent of a recording, the ends, and what lies between them."""
+"""Which calls of a bucket it is tuned on: the most frequent of a recording, the ends, and sizes between."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from autotuned.tunable.call import Call
 from autotuned.typed_json import Json, canonical
 
 Sizes = Mapping[str, Json]  # of the arguments that are in the key by their bucket
-MOST = 1 << 40  # no size is looked for beyond
+MOST = 1 << 40  # the largest size considered
 
 
 @dataclass(frozen=True)
 class _Known:
-    """A call of a bucket: its sizes, how often it was made, and what it is made from again."""
+    """A call of a bucket: its sizes, how often it was made, and how to make it again."""
 
     sizes: Sizes
     count: int
@@ -33,7 +33,7 @@ class Members:
     """The calls of each bucket of the targets.
 
     Args:
-        cases: Of the session.
+        cases: The session's cases.
         device: "cuda" or "interpreter".
     """
 
@@ -42,7 +42,7 @@ class Members:
         self._known: dict[int, dict[str, list[_Known]]] = {}  # by tuned object, then by the call part of the key
 
     def of(self, case: Case, call: Call) -> tuple[Member, ...]:
-        """The calls that a case's choice is to be best for, its own first; empty where that is the only one."""
+        """The calls to optimize a case's choice for, its own first; empty if it is the only one."""
         found, options = case.found, case.found.tuner.options
         if options.members < 2:
             return ()
@@ -68,14 +68,14 @@ class Members:
         return Member(made, left, known.sizes, known.count)
 
     def _all(self, found: Found) -> dict[str, list[_Known]]:
-        """The cases of one tuned object by the call part of their key; tensors are made and dropped one by one."""
+        """A tuned object's cases by the call part of their key; tensors are made and dropped one by one."""
         groups: dict[str, list[_Known]] = {}
         for case in self._cases:
             if case.found.tuned is not found.tuned or case.error:
                 continue
             try:
                 call, _ = self._bound(found, case.given)
-            except Exception:  # the result that says so comes when it is its turn
+            except Exception:  # reported when the case is measured
                 continue
             sizes = sizes_of(found, call.arguments)
             group = groups.setdefault(canonical(found.tuner.chooser.part(call)), [])
@@ -88,13 +88,13 @@ class Members:
         """A call, and the configs, as text, that it cannot be launched with."""
         if isinstance(given, RecordedCall):
             return replay.call_of(found, given, self._device)
-        if isinstance(given, Case):  # of a generator: made again, for nobody has kept its tensors
+        if isinstance(given, Case):  # a generator's: made again, since its tensors were dropped
             again = self._cases.at(given.number)
             given = again.given if again is not None else None
         return targets.bind(found, given), []
 
     def _generated(self, found: Found, part: str, mine: _Known, count: int) -> Iterator[_Known]:
-        """Calls of the same bucket from generators that take sizes by keyword: its ends, and between them."""
+        """More calls of the bucket, its ends and sizes between, from generators that take sizes by keyword."""
         for name, bucket in found.tuner.options.spec.buckets.items():
             size = mine.sizes.get(name)
             takers = [one for one in found.tuned.cases if takes(one, [name])]
@@ -110,7 +110,7 @@ class Members:
 
 
 def sizes_of(found: Found, arguments: Mapping[str, Any]) -> dict[str, Json]:
-    """The true sizes of a call's arguments that are in the key by their bucket."""
+    """The true sizes of a call's bucketed arguments."""
     sizes: dict[str, Json] = {}
     for name in found.tuner.options.spec.buckets:
         value = arguments.get(name)
@@ -120,7 +120,7 @@ def sizes_of(found: Found, arguments: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def chosen(known: Sequence[_Known], count: int) -> list[_Known]:
-    """At most so many: the first and the most frequent, the ends, then those furthest from all that are chosen."""
+    """At most `count`: the first, the most frequent, then always the one furthest from those chosen."""
     left = sorted(known[1:], key=lambda one: -one.count)
     picked = [known[0]]
     if left and left[0].count > known[0].count:
@@ -146,11 +146,11 @@ def _numbers(values: Iterable[Json]) -> Iterator[int]:
 
 
 def ends(bucket: Any, size: int) -> tuple[int, int]:
-    """The smallest and the largest size of a bucket that has no gaps around a size."""
+    """The smallest and largest size of a bucket without gaps."""
 
     def end(step: int) -> int:
         reached, stride = size, 1
-        while stride:  # further and further while it is the same bucket, then back in halves
+        while stride:  # double the stride within the bucket, then halve it
             further = reached + step * stride
             inside = 0 < further < MOST and bucket(further) == bucket(size)
             reached, stride = (further, stride * 2) if inside else (reached, stride // 2)
@@ -160,6 +160,6 @@ def ends(bucket: Any, size: int) -> tuple[int, int]:
 
 
 def _spread(low: int, high: int, size: int, count: int) -> list[int]:
-    """About so many sizes from one end to the other, in equal ratios, without one."""
+    """About `count` sizes between the ends, in equal ratios, without `size`."""
     some = [round(low * (high / low) ** (index / count)) for index in range(count + 1)]
     return [one for one in dict.fromkeys(some) if one != size]

@@ -1,4 +1,4 @@
-"""`plan`: what `tune` would measure, and about how long that would take by what searches took before."""
+"""`plan`: what `tune` would measure, and an estimate of its time from earlier searches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotuned.offline.targets import texts
 from autotuned.store import listing
 from autotuned.typed_json import Json
 
-MOST_READ = 100  # records of a kernel; more say nothing new of how long a config takes
+MOST_READ = 100  # records of a kernel; enough for the mean
 
 
 @dataclass
@@ -25,11 +25,11 @@ class PlannedCase:
     """What `tune` would do with one case; the fields are those of the command's JSON.
 
     Attributes:
-        status: "stored" where nothing is measured, "measure", "empty" for a call that launches nothing, or "failed".
+        status: "stored", "measure", "empty" for a call that launches nothing, or "failed".
         reason: Why it failed.
-        configs: How many there are for the call.
-        source: Where a choice is stored: "stored" for the store, else the config file.
-        seconds: What measuring takes, by earlier searches of the kernel; None where there were none.
+        configs: Number of configs.
+        source: Where the choice is stored: "stored" for the store, else the config file.
+        seconds: Estimated time from earlier searches of the kernel; None if there were none.
     """
 
     kernel: str
@@ -64,17 +64,17 @@ class Plan:
 
     @property
     def configs(self) -> int:
-        """How many configs these have, together."""
+        """Total number of configs to measure."""
         return sum(case.configs or 0 for case in self.to_measure)
 
     @property
     def seconds(self) -> float:
-        """What those take of which it is known how long a config takes."""
+        """Total of the known estimates."""
         return sum(case.seconds or 0.0 for case in self.to_measure)
 
     @property
     def unknown(self) -> list[PlannedCase]:
-        """The cases to measure of which nobody knows how long they take: no search of the kernel is stored."""
+        """The cases to measure without an estimate: no search of the kernel is stored."""
         return [case for case in self.to_measure if case.seconds is None]
 
     def to_json(self) -> dict[str, Json]:
@@ -94,14 +94,14 @@ class Plan:
 def plan(
     targets: str | Sequence[str], *, force: bool = False, cover: Mapping[str, Sequence[int]] | None = None
 ) -> Plan:
-    """What `tune` would measure, without launching or storing anything: `autotuned tune --dry-run` from Python.
+    """`autotuned tune --dry-run` from Python: what `tune` would measure, without launching or storing anything.
 
-    The tensors of each case are made, one case after the other, since calls are told apart by them.
+    The tensors of each case are made, one case after the other, since keys depend on them.
 
     Args:
         targets: As for `tune`.
         force: What is stored would be measured again.
-        cover: As for `tune`; the shapes of the first round, from whose times follows what comes next.
+        cover: As for `tune`; plans only the first round, whose times decide the next.
 
     Raises:
         OptionError, TargetError, RecordingError, NoDeviceError: As `tune` does.
@@ -128,13 +128,12 @@ def _planned(result: CaseResult, pace: _Pace) -> PlannedCase:
 
 
 class _Pace:
-    """How many seconds earlier searches of a kernel took for a config, on a device."""
+    """Seconds per config of a kernel's earlier searches, by device."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, float]] = {}
 
     def of(self, kernel: str, device: str | None) -> float | None:
-        """The mean; None where no search is stored."""
         if kernel not in self._known:
             self._known[kernel] = self._read(kernel)
         return self._known[kernel].get(device or "")

@@ -1,4 +1,4 @@
-"""`prepare`: load or compile all that a program is known to need, in this process, before its first request."""
+"""`prepare`: load or compile everything a program is known to need before its first request."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _MOST_THREADS = 8  # each makes the tensors of one call
 
 @dataclass
 class PrepareResult:
-    """What came of `prepare`, call by call.
+    """The result of `prepare`, call by call.
 
     Attributes:
-        loaded, compiled: How many binaries were loaded, and kernels compiled, in this process meanwhile.
+        loaded, compiled: How many binaries were loaded and kernels compiled in this process meanwhile.
     """
 
     calls: list[PreparedCall] = field(default_factory=list)
@@ -47,11 +47,11 @@ class PrepareResult:
 
     @property
     def missing(self) -> list[PreparedCall]:
-        """The calls that are not ready; `.reason` of each says why."""
+        """The calls that are not ready; each `.reason` says why."""
         return [call for call in self.calls if call.config is None]
 
     def to_json(self) -> dict[str, Json]:
-        """All of it."""
+        """All fields."""
         rest = {"loaded": self.loaded, "compiled": self.compiled, "seconds": round(self.seconds, 3)}
         return {"calls": [asdict(call) for call in self.calls], **rest}
 
@@ -59,23 +59,22 @@ class PrepareResult:
 def prepare(
     calls: str | os.PathLike[str] | None = None, *, files: Sequence[str] | None = None, progress: Progress | None = None
 ) -> PrepareResult:
-    """Have ready what the calls of a recording need: decided, loaded or compiled, and in the launch table.
+    """Make the calls of a recording ready: config chosen, kernel loaded or compiled, launch bound.
 
-    Nothing is searched, and nothing launched. Calls are made ready side by side. Under `autotuned.seal` nothing is
-    compiled either.
+    Nothing is searched or launched. Calls are prepared in parallel. Under `autotuned.seal` nothing is compiled either.
 
     Args:
-        calls: What `autotuned record` wrote. None: all binaries of the registered config files are loaded, for the
-            kernels that have been imported; a call then decides by itself, and finds its binary on the device.
-        files: Files that the recording names, and that may be run; kernels of modules are imported by name.
-        progress: Called on this thread with how many are done, and of how many.
+        calls: What `autotuned record` wrote. None loads all binaries of the registered config files for the imported
+            kernels; each call then chooses by itself and finds its binary on the device.
+        files: Files that the recording names and may run; kernels of modules are imported by name.
+        progress: Called on this thread with the number done and the total.
 
     Returns:
         What is ready, and why the rest is not.
 
     Raises:
         RecordingError: The recording cannot be read.
-        OptionError, NoDeviceError: The device that `AUTOTUNED_DEVICE` asks for cannot be had.
+        OptionError, NoDeviceError: The device requested by `AUTOTUNED_DEVICE` is not available.
     """
     start, before = time.perf_counter(), _counts()
     tell = progress or (lambda done, of: None)
@@ -92,14 +91,14 @@ def _counts() -> tuple[int, int]:
 
 def _of_recording(path: Path, files: Sequence[str], tell: Progress) -> list[PreparedCall]:
     device = tensors_on(use_device())
-    with explain.reading_once():  # each call that is not tuned says what is nearest to it
+    with explain.reading_once():  # each untuned call names its nearest key
         found = replay.load(path, files)
         tasks = [partial(warmup.prepared, one, call, device) for one in found for call in one.calls]
         return _side_by_side(tasks, tell)
 
 
 def _side_by_side(tasks: Sequence[Callable[[], T]], tell: Progress) -> list[T]:
-    """Run tasks on several threads, and tell how many are done; what they return, in their order."""
+    """Run tasks on several threads and report progress; results in order."""
     threads = min(_MOST_THREADS, max(parallelism.cores(), 1), max(len(tasks), 1))
     with ThreadPoolExecutor(threads, "autotuned-prepare", _on_this_device()) as pool:
         futures = [pool.submit(task) for task in tasks]
@@ -113,7 +112,7 @@ def _side_by_side(tasks: Sequence[Callable[[], T]], tell: Progress) -> list[T]:
 
 
 def _on_this_device() -> Callable[[], None]:
-    """What a new thread does first: each begins on the first GPU."""
+    """An initializer for threads, which would start on the first GPU otherwise."""
     torch = sys.modules.get("torch")
     if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return lambda: None

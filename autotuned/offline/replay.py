@@ -1,4 +1,4 @@
-"""Calls of a recording, made ready to be tuned or prepared here: kernels imported by name, arguments made anew."""
+"""Makes recorded calls again, to be tuned or prepared: imports kernels by name and rebuilds arguments."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Replayed(Found):
     """The recorded calls of one kernel.
 
     Attributes:
-        tuned: None where the kernel cannot be imported; `reason` says why.
+        tuned: None if the kernel cannot be imported; `reason` says why.
         kernel: Its recorded name.
-        calls: Most often made first.
+        calls: Most frequent first.
     """
 
     kernel: str = ""
@@ -39,18 +39,18 @@ class Replayed(Found):
 
     @property
     def count(self) -> int:
-        """How often it was called in all."""
+        """Total count of its calls."""
         return sum(call.count for call in self.calls)
 
 
 def load(path: Path, files: Iterable[str] = ()) -> list[Replayed]:
-    """The kernels of a recording, imported, those first whose calls were made most often.
+    """Import the kernels of a recording, the most frequently called first.
 
-    Modules are imported by name, as Python finds them. A file that the recording names is run only if it is among
-    `files`: else whoever writes a recording could have any file run.
+    Modules are imported by name. A file named by the recording is run only if it is among `files`, or a recording could
+    have any file run.
 
     Args:
-        files: Targets that the user gave; those that are files may be run.
+        files: The user's targets; those that are files may be run.
 
     Raises:
         RecordingError: There is no such file, or no call in it.
@@ -91,7 +91,7 @@ def _imported(kernel: str, target: str) -> Found:
 
 
 def call_of(found: Found, recorded: RecordedCall, device: str) -> tuple[Call, list[str]]:
-    """A call like the recorded one, and the configs, as text, that have no grid in the recording.
+    """A call like the recorded one, and the configs, as text, without a recorded grid.
 
     Args:
         device: Where torch tensors are made, "cuda" or "cpu".

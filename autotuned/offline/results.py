@@ -1,4 +1,4 @@
-"""What `tune` is asked for, what it tells while it runs, and what comes of it."""
+"""The options, progress reports and results of `tune`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def _refused(option: str, problem: str) -> OptionError:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `tune`; see there. `wanted`: the sizes of a round of `cover`.
+    """The options of `tune`, which describes them; `wanted` are the sizes of a round of `cover`.
 
     Raises:
-        OptionError: One cannot have its value, or two do not go together.
+        OptionError: A value is invalid, or two options conflict.
     """
 
     out: Path | None = None
@@ -60,7 +60,7 @@ class Options:
 
     @property
     def several(self) -> bool:
-        """Whether devices were named, or a cluster: then each has a process of its own."""
+        """Whether devices or a cluster were named, each with a process of its own."""
         return bool(self._several)
 
     @property
@@ -70,7 +70,7 @@ class Options:
 
 @dataclass
 class CaseResult:
-    """What came of one case; the fields are those of the command's JSON."""
+    """The result of one case; the fields are those of the command's JSON."""
 
     kernel: str
     status: str
@@ -109,14 +109,16 @@ class DeviceResult:
 
 @dataclass(frozen=True)
 class Covered:
-    """What is known of one group of cases, which differ in the covered sizes alone.
+    """What is known of one group of cases, which differ only in the covered sizes.
 
     Attributes:
-        group: The kernel, the generator and the place among what it yields. `device`: the slug.
+        group: The kernel, the generator and the index of the case in it.
+        device: The slug.
         shapes: How many have been tuned, now or before.
-        by: What serves calls between them: the winner of the "nearest", or a "rule" that is worth it.
-        mean, worst: What these lose then, as far as shapes that are left out tell; None where too few are known.
-        why: Why no more were tuned. `finished`: whether another run would not go on.
+        by: What serves calls between them: the winner of the "nearest", or a "rule" if it is worth it.
+        mean, worst: The estimated loss of that, by cross-validation; None if too few shapes are known.
+        why: Why no more were tuned.
+        finished: Whether another run would not continue.
     """
 
     group: str
@@ -135,17 +137,17 @@ class Covered:
 
 @dataclass
 class TuneResult:
-    """What came of `tune`.
+    """The result of `tune`.
 
     Attributes:
         device: "cuda" or "interpreter".
         devices: Those that were named, or found in a cluster.
         without_cases: Kernels that have none.
-        files: The config files that were written.
+        files: The config files written.
         interrupted: Whether Ctrl-C ended it.
-        budget_s: What it was given.
-        binaries: What came of the compiled kernels beside the files; None where none were asked for.
-        cover: What is known of the ranges of sizes; None where none were asked for.
+        budget_s: The budget given.
+        binaries: The compiled kernels beside the files; None if not requested.
+        cover: What is known of the ranges of sizes; None if not requested.
     """
 
     device: str = ""
@@ -161,12 +163,12 @@ class TuneResult:
 
     @property
     def failed(self) -> list[CaseResult]:
-        """The cases that nothing was chosen for."""
+        """The cases without a choice."""
         return [case for case in self.cases if case.status == "failed"]
 
     @property
     def unfinished(self) -> list[CaseResult]:
-        """The cases that the budget left out, or cut off before every config was measured: another run goes on."""
+        """The cases that the budget skipped or cut off; another run continues them."""
         return [case for case in self.cases if case.status == "skipped" or self._is_cut(case)]
 
     def _is_cut(self, case: CaseResult) -> bool:
@@ -190,13 +192,15 @@ class TuneResult:
 
 @dataclass
 class BuiltFile:
-    """What came of one config file.
+    """The binaries of one config file.
 
     Attributes:
-        path: Of the config file. `entries`: how many have binaries now, of `of`.
-        variants: How many were built, `generic` of them without assumptions. `bytes`: of the file beside it.
-        missing: Which entries or variants there are not, and why, in a line each.
-        is_foreign: Whether it is of no NVIDIA GPU, so that nothing can be compiled for it.
+        path: The config file.
+        entries: How many have binaries now, of `of`.
+        variants: How many were built, `generic` of them without assumptions.
+        bytes: Size of the file beside it.
+        missing: Entries or variants without binaries, and why, one line each.
+        is_foreign: Whether it is not for an NVIDIA GPU, so that nothing can be compiled for it.
     """
 
     path: str
@@ -216,13 +220,13 @@ class BuiltFile:
 
 @dataclass
 class BuildResult:
-    """The binaries that were built, file by file."""
+    """The binaries built, file by file."""
 
     files: list[BuiltFile] = field(default_factory=list)
 
     @property
     def missing(self) -> list[str]:
-        """What could not be built, in a line each."""
+        """What could not be built, one line each."""
         return [f"{file.path}: {line}" for file in self.files for line in file.missing]
 
     def to_json(self) -> dict[str, Json]:
@@ -231,22 +235,22 @@ class BuildResult:
 
 
 class Observer:
-    """Is told how far `tune` is; derive from it and override what is of interest.
+    """Override the methods of interest to follow a run of `tune`.
 
-    `device` is the name of the device where several measure, else "".
+    `device` is the device's name if several measure, else "".
     """
 
     def begin(self, case: CaseResult, device: str = "") -> None:
-        """A case is tuned from now on."""
+        """A case starts."""
 
     def observe(self, progress: Progress, device: str = "") -> None:
-        """How far a search is, and which config is next; called between launches."""
+        """A search's progress and its next config; called between launches."""
 
     def done(self, case: CaseResult, device: str = "") -> None:
-        """What came of a case."""
+        """A case is done."""
 
     def count(self, done: int, known: int) -> None:
-        """How many cases are done, of those that are known so far."""
+        """How many cases are done, of those known so far."""
 
     def note(self, line: str, device: str = "") -> None:
-        """Something that is worth a line in a log: a config that is left out, a process that is started anew."""
+        """A line for the log: a config is left out, or a process restarts."""

@@ -1,4 +1,4 @@
-"""Cases of kernels on a machine without their GPU: tensors that are asked for on one have shapes and no memory."""
+"""Cases of kernels on a machine without their GPU: tensors have shapes and no memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ASKED, GIVEN = "cuda", "meta"
 
 @contextmanager
 def shapes_only() -> Iterator[None]:
-    """Let generators of cases run inside a `with` block as on a GPU; such a tensor counts as aligned, as new ones are.
+    """Run generators of cases as on a GPU; tensors on it have no memory and count as aligned, like new ones.
 
-    What reads the values of one raises. For one thread at a time: random number generators of torch are replaced.
+    Reading values raises. For one thread at a time, since torch's random number generators are replaced.
     """
     before = torch.Generator
     torch.Generator = _OnHost
@@ -28,7 +28,7 @@ def shapes_only() -> Iterator[None]:
 
 
 class _OnHost(torch.Generator):  # type: ignore[misc]
-    """A generator of random numbers on the host, whatever device it is asked for: without memory none are drawn."""
+    """A random number generator on the host, whatever device is requested."""
 
     def __new__(cls, device: Any = None) -> Any:
         return super().__new__(cls, "cpu")

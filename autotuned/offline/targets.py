@@ -1,4 +1,4 @@
-"""The calls worth tuning that modules register: targets are imported, tuned objects found, their cases bound."""
+"""Imports targets, finds the tuned objects in them, and binds their cases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXPECTED = f"expected {FORMS}"
 
 
 def texts(targets: Any, at_least: int = 1) -> list[str]:
-    """One target, or several, as text; a file may be given as a path.
+    """One or several targets as text; a file may be given as a path.
 
     Raises:
         TargetError: There is none, or one is neither text nor a path.
@@ -49,7 +49,7 @@ class Found:
 
     Attributes:
         tuned: The `Tuned` or `TunedFunction`.
-        outer: `heuristics` around it, outermost first: each adds arguments to a call before the tuner sees it.
+        outer: `heuristics` around it, outermost first: each adds arguments before the tuner sees the call.
     """
 
     tuned: Any
@@ -57,7 +57,7 @@ class Found:
 
     @property
     def tuner(self) -> Tuner:
-        """What chooses for it."""
+        """Its tuner."""
         tuner: Tuner = self.tuned.tuner
         return tuner
 
@@ -68,11 +68,11 @@ class Found:
 
 
 def load(target: str) -> list[Found]:
-    """Import a target and find what is tuned in it, each object once, in the order of definition.
+    """Import a target and find its tuned objects, each once, in order of definition.
 
-    The current folder can be imported from, as with `python -m`. A file is imported under its dotted name, with the
-    folder that holds its outermost package on the path, so that a kernel has the same name and key as when a program
-    imports it; where that name belongs to another module (`math.py`), the file is loaded under a name of its own.
+    Modules can be imported from the current folder, as with `python -m`. A file is imported under its dotted name, with
+    the folder of its top-level package on the path, so that a kernel has the name and key that it has in a program. If
+    another module has that name (`math.py`), the file gets a name of its own.
 
     Args:
         target: `pkg.module`, `pkg.module:kernel`, `path/to/file.py` or `path/to/file.py:kernel`.
@@ -91,7 +91,7 @@ def load(target: str) -> list[Found]:
 
 
 def tuned_objects(module: ModuleType) -> Iterator[Found]:
-    """What is tuned among a module's attributes; an object with several names comes once."""
+    """A module's tuned objects, each once."""
     seen: set[int] = set()
     for value in list(vars(module).values()):
         found = _as_found(value)
@@ -107,7 +107,7 @@ def bind(found: Found, case: Any) -> Call:
         case: `dict(args=(...), kwargs={...}, grid=...)`, each field optional; no grid for a plain callable.
 
     Raises:
-        CallError: It is no such dict, has no grid, or its arguments do not fit.
+        CallError: It is not such a dict, lacks a grid, or its arguments do not fit.
     """
     _check_case(found, case)
     args, kwargs = tuple(case.get("args", ())), dict(case.get("kwargs", {}))
@@ -133,7 +133,7 @@ def _check_case(found: Found, case: Any) -> None:
 
 
 def _split(target: str) -> tuple[str, str]:
-    """Module or file, and the kernel's name or ""."""
+    """The module or file, and the kernel's name or ""."""
     place, colon, kernel = target.rpartition(":")
     if not colon or set(kernel) & set("/\\"):  # no colon, or that of a Windows drive
         place, kernel = target, ""
@@ -145,7 +145,7 @@ def _split(target: str) -> tuple[str, str]:
 
 
 def file_of(target: str) -> str:
-    """The file that a target names; "" for a module, and for a recording."""
+    """The file that a target names; "" for a module or a recording."""
     place, colon, kernel = target.rpartition(":")
     if not colon or set(kernel) & set("/\\"):
         place = target
@@ -179,7 +179,7 @@ def _import_module(name: str, target: str) -> ModuleType:
 
 
 def _is_missing(error: ModuleNotFoundError, name: str) -> bool:
-    """Whether it is the module itself or a package around it that is not there, and not what it imports."""
+    """Whether the module itself, or a package around it, is missing, rather than something it imports."""
     return error.name is not None and f"{name}.".startswith(f"{error.name}.")
 
 
@@ -188,9 +188,9 @@ def _module_missing(name: str, missing: str, target: str) -> str:
     if name == missing and parent and _as_found(getattr(sys.modules.get(parent), last, None)):
         hint = f" A kernel of a module is written {parent + ':' + last!r}."
     else:
-        places = getattr(sys.modules.get(parent), "__path__", []) if parent else None  # None: wherever Python looks
+        places = getattr(sys.modules.get(parent), "__path__", []) if parent else None  # None: all of sys.path
         known = [module.name for module in pkgutil.iter_modules(places)]
-        near = difflib.get_close_matches(last, known, 1, cutoff=0.75)  # of hundreds of names some are always alike
+        near = difflib.get_close_matches(last, known, 1, cutoff=0.75)  # strict, since there are hundreds of names
         hint = f" Did you mean {(parent + '.' if parent else '') + near[0]!r}?" if near else ""
     return (
         f"target {target!r}: no module named {missing!r}; looked in the current folder, PYTHONPATH and the installed "
@@ -206,7 +206,7 @@ def _import_file(path: Path, target: str) -> ModuleType:
         raise _error(target, f"there is no file {path}.{hint}")
     name = naming.module_name(path)
     depth = len(name.split(".")) - (path.stem != "__init__")
-    folder = str(path.parents[depth])  # what holds the outermost package, or a lone file
+    folder = str(path.parents[depth])  # holds the top-level package, or the file
     if folder not in sys.path:
         sys.path.insert(0, folder)
     with _importing(target):
@@ -216,16 +216,16 @@ def _import_file(path: Path, target: str) -> ModuleType:
 
 
 def _gives(name: str, path: Path) -> bool:
-    """Whether importing `name` gives the file at `path`."""
+    """Whether importing `name` loads the file at `path`."""
     if "." in path.stem:
         return False
     try:
         spec = importlib.util.find_spec(name)  # imports the packages around it
-    except ValueError:  # a module without a spec has the name
+    except ValueError:  # the name belongs to a module without a spec
         return False
     except ModuleNotFoundError as error:
         if _is_missing(error, name):
-            return False  # a package of another place has the name
+            return False  # another package has the name
         raise
     origin = spec.origin if spec is not None else None
     return origin is not None and os.path.isfile(origin) and os.path.samefile(origin, path)
@@ -249,7 +249,7 @@ def _load_file(path: Path) -> ModuleType:
 
 @contextmanager
 def _importing(target: str) -> Iterator[None]:
-    """Say in one error where importing a target failed and why."""
+    """Turn an import error of a target into one line with its place and cause."""
     try:
         yield
     except TargetError:
@@ -287,7 +287,7 @@ def _line_of(error: BaseException) -> str:
 def _as_found(value: Any) -> Found | None:
     if isinstance(value, TunedFunction):
         return Found(value)
-    # Looked up, not imported: without it nothing has decorated a Triton kernel, and Triton need not be there.
+    # Not imported here, since Triton may be missing: if nobody imported it, no Triton kernel is decorated.
     module = sys.modules.get("autotuned.api.tuned")
     layers = list(kernel.layers(value)) if module is not None else []
     for depth, layer in enumerate(layers):

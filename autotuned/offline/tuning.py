@@ -1,4 +1,4 @@
-"""`tune`: every case of the targets in turn, in this process or in some that can be killed."""
+"""`tune`: tunes every case of the targets, in this process or in processes that can be killed."""
 
 from __future__ import annotations
 
@@ -37,39 +37,40 @@ def tune(
     ray_address: str | None = None,
     cover: Mapping[str, Sequence[int]] | None = None,
 ) -> TuneResult:
-    """Measure every case of the targets, keep the choices, and write config files: `autotuned tune` from Python.
+    """`autotuned tune` from Python: measure every case of the targets, store the choices, and write config files.
 
-    Ctrl-C ends it early; what was measured until then is kept, and returned. An error that ends it has what was
-    measured before as its attribute `result`.
+    Ctrl-C ends it early and returns what was measured so far. An exception that ends it has that result as its
+    attribute `result`.
 
     Args:
         targets: What to tune: `pkg.module`, `pkg.module:kernel`, `file.py`, `file.py:kernel`, or a recorded
             `calls.jsonl`.
-        out: Write config files into this folder; files that are there already are added to.
-        devices: GPUs to tune on, a process each: "all", or indices or UUIDs with commas.
-        budget_s: Measure for so many seconds, all cases together; another run goes on.
+        out: Write config files into this folder; existing files are added to.
+        devices: GPUs to tune on, a process each: "all", or comma-separated indices or UUIDs.
+        budget_s: Limit for all cases together, in seconds; another run continues.
         force: Measure again what is stored.
-        binaries: Compile what the config files of `out` need, and put it beside them (docs/ship-without-a-compiler.md).
-        progress: Is told how far it is.
-        isolate: Measure in a process that can be killed; by default on a GPU.
-        timeout_s: In such a process, what one config may take to compile, or to run.
+        binaries: Compile what the config files of `out` need and write it beside them
+            (docs/ship-without-a-compiler.md).
+        progress: Receives progress.
+        isolate: Measure in a process that can be killed; default on a GPU.
+        timeout_s: In such a process, limit for compiling or running one config.
         executor: Where to tune: "local", or "ray" for a cluster.
-        cover: Ranges of sizes, `{"M": (1, 8192)}`: generators of cases, which take these by keyword, are asked for as
-            few shapes as it takes to know the calls between them.
-        ray_address: The cluster; by default `RAY_ADDRESS`, else one that runs on this host, else one that is started.
+        cover: Ranges of sizes, `{"M": (1, 8192)}`: tunes as few shapes of them as it takes to know the calls between.
+            Generators of cases take these sizes by keyword.
+        ray_address: The cluster; default `RAY_ADDRESS`, else one that runs on this host, else a new one.
 
     Returns:
-        What came of each case. A case that fails is no error: see `failed` and `unfinished`.
+        A result for each case. A failing case is not an error: see `failed` and `unfinished`.
 
     Raises:
-        OptionError: An option cannot have its value, or two do not go together.
-        TargetError: A target cannot be had, or none of its kernels has cases.
+        OptionError: A value is invalid, or two options conflict.
+        TargetError: A target cannot be loaded, or none of its kernels has cases.
         RecordingError: A recording cannot be read.
-        NoDeviceError: The device that was asked for is not there, or Triton was imported for another one.
-        DeviceLostError: A config left the device in an error state, and it was measured in this process.
+        NoDeviceError: The requested device is missing, or Triton was imported for another one.
+        DeviceLostError: A config left the device in an error state, without isolation.
         OutputError: Nothing can be written to `out`.
         ConfigFileError, OSError: A config file cannot be added to.
-        AutotunedError: The processes that measure cannot be started, or end without a config to blame.
+        AutotunedError: The measuring processes cannot start, or end without a config to blame.
     """
     options = Options(
         None if out is None else Path(out), force, budget_s, isolate, timeout_s, devices, executor, ray_address
@@ -95,7 +96,7 @@ def tune(
 
 
 def measured(targets: Sequence[str], options: Options, observer: Observer) -> TuneResult:
-    """Measure all cases of targets, by options that have been checked."""
+    """Measure all cases of the targets; the options are checked already."""
     run = _here if not options.several and not isolates(options.isolate) else _in_processes
     return _finished(run(targets, options, observer))
 
@@ -140,7 +141,7 @@ class InProcess:
         self._result = TuneResult(device, without_cases=found.without_cases, budget_s=options.budget_s)
 
     def result(self) -> TuneResult:
-        """What has come of it so far."""
+        """The result so far."""
         self._result.seconds = time.monotonic() - self._start
         return self._result
 
@@ -155,7 +156,7 @@ class InProcess:
         try:
             known = self._cases.counted()
             for case in self._cases:
-                if known:  # a range of sizes goes on where its first round ends
+                if known:  # a range of sizes grows after its first round
                     self._observer.count(case.number, known if case.number < known else 0)
                 left_s = self._left_s()
                 measured = self._measurer.measure(case, left_s and left_s * share(case.count, open_count))
@@ -165,7 +166,7 @@ class InProcess:
             self._result.interrupted = True
 
     def _left_s(self) -> float | None:
-        """Seconds of the budget that are left; None without one."""
+        """Seconds left of the budget; None without one."""
         budget_s = self._options.budget_s
         return None if budget_s is None else max(0.0, self._start + budget_s - time.monotonic())
 

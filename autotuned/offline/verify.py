@@ -1,4 +1,4 @@
-"""What shipped choices are worth with the program at hand: whether its kernels have them, and whether they win."""
+"""Checks shipped choices against the program: whether its kernels have the configs, and whether they win."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ RULE = "rule"
 
 
 def find_kernel(name: str) -> Found:
-    """Import the kernel of a name `module.qualname`.
+    """Import a kernel by its name `module.qualname`.
 
     Raises:
-        TargetError: No module that the name begins with can be imported, or it has no such kernel.
+        TargetError: No prefix of the name is an importable module, or it has no such kernel.
     """
     parts = name.split(".")
     missing: TargetError | None = None
@@ -56,7 +56,7 @@ def find_kernel(name: str) -> Found:
 
 
 def stale(file: ConfigFile, found: Found) -> Iterator[str]:
-    """The entries of a file that its kernel cannot use, or uses by a policy only, each in a line."""
+    """Entries that the kernel cannot use, or only if a policy allows, one line each."""
     tuner = found.tuner
     source = tuner.tunable.source
     for group in file.groups():
@@ -81,7 +81,7 @@ def _problem(entry: Entry, tuner: Tuner) -> str:
     if misplaced:
         return f"the config sets {misplaced[0]!r}.{configs.suggestion(misplaced[0], names)}".rstrip(".")
     if tuner.options.computed is not None:
-        return ""  # which configs there are depends on the arguments
+        return ""  # configs depend on the arguments
     live = [configs.identity(config, target.name, opaque.spell) for config in tuner.options.configs()]
     return "" if entry.identity in live else mismatch.misfit(entry.config, live)
 
@@ -95,17 +95,17 @@ def _short(data: Json) -> str:
 
 @dataclass(frozen=True)
 class Contest:
-    """A shipped choice timed again beside what it is to beat.
+    """A shipped choice timed against its alternatives.
 
     Attributes:
-        shipped_us, default_us, rival_us: Medians in microseconds; None where it did not run. The rival is the fastest
-            other config: the runner-up of the record where the store has one, else of all.
+        shipped_us, default_us, rival_us: Medians in microseconds; None if it did not run. The rival is the stored
+            record's runner-up, or without a record the fastest other config.
         rival: Its label.
         error: Why the shipped choice did not run.
-        beaten: Whether what runs without tuning is faster by more than a tie, in a last comparison of the two too.
-        path: The file that it is in. `near`: the call whose choice it is, where that is the nearest shape, or in `RULE`
-            what a rule says of the call.
-        untuned: The canonical form of what runs without tuning, and what it was measured under.
+        beaten: Whether the untuned config is faster by more than a tie, also in a duel of the two.
+        path: The config file.
+        near: The call whose choice it is, if that is the nearest shape; `RULE` for what a rule says.
+        untuned: Canonical form of the untuned config, and its conditions.
     """
 
     key: Key
@@ -127,14 +127,14 @@ class Contest:
 
     @property
     def loss(self) -> float:
-        """By how much the faster of default and rival beats the shipped choice; negative where neither does."""
+        """How much slower than the faster of default and rival; negative if it wins."""
         others = [us for us in (self.default_us, self.rival_us) if us]
         if not self.shipped_us:
             return float("inf")
         return self.shipped_us / min(others) - 1.0 if others else -1.0
 
     def to_json(self) -> dict[str, Json]:
-        """What `autotuned check --json` prints of it; no loss where the shipped choice did not run."""
+        """As `autotuned check --json` prints it; no loss if the shipped choice did not run."""
         return {
             "kernel": self.key.kernel,
             "triton": self.key.context.get("triton"),
@@ -153,7 +153,7 @@ class Contest:
 
 
 class Offered(NamedTuple):
-    """What a call gets from config files: the config, by identity, its file, and the call it is of, if another's."""
+    """What config files give a call: the config's identity, its file, and its call if another."""
 
     identity: str
     path: str
@@ -161,7 +161,7 @@ class Offered(NamedTuple):
 
 
 def contests(files: Iterable[tuple[Path, ConfigFile]], found: Found, device: Any) -> Iterator[Contest]:
-    """Time the choices that the cases of a kernel get from the files: of this very context, or of the nearest shape.
+    """Time the choices that a kernel's cases get from the files: exact ones, or the nearest shape's.
 
     Raises:
         DeviceLostError: A config left the device in an error state.
@@ -173,7 +173,7 @@ def contests(files: Iterable[tuple[Path, ConfigFile]], found: Found, device: Any
             key, live = found.tuner.chooser.key(call), found.tuner.chooser.candidates(call)
             offered = _offered(files, key, live, found.tuner)
             launching = (one for one in live.values() if found.tuner.tunable.launches(call, one))
-            if offered is not None and any(True for _ in launching):  # else there is nothing to time
+            if offered is not None and any(True for _ in launching):
                 yield contest(found.tuner, call, key, offered)
 
 
@@ -195,7 +195,7 @@ def _offered(files: Iterable[tuple[Path, ConfigFile]], key: Key, live: Candidate
 
 
 def left_out(files: Iterable[ConfigFile], timed: Iterable[Contest]) -> Iterator[str]:
-    """The choices for this device, toolchain and source that were not timed, in a line for each kernel."""
+    """Choices for this device, toolchain and source that were not timed, a line per kernel."""
     by_kernel: dict[str, list[Key]] = {}
     for one in timed:
         by_kernel.setdefault(one.key.kernel, []).append(one.key)
@@ -211,7 +211,7 @@ def left_out(files: Iterable[ConfigFile], timed: Iterable[Contest]) -> Iterator[
 
 
 def contest(tuner: Tuner, call: Call, key: Key, offered: Offered) -> Contest:
-    """Time one shipped choice beside what runs without tuning and the best of the others."""
+    """Time a shipped choice against the untuned config and the best of the others."""
     live = tuner.chooser.candidates(call)
     shipped, default = offered.identity, live.untuned or next(iter(live))
     config = json.loads(shipped)
@@ -235,7 +235,7 @@ def _median(timing: Timing) -> float:
 
 
 def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> list[str]:
-    """The runner-up of an earlier measurement here; all others where there was none."""
+    """The runner-up of an earlier measurement here, or all others."""
     record = records.read_of(key)
     measured = [t for t in (record.timings if record else ()) if t.usable and t.identity in live]
     ranked = [timing.identity for timing in sorted(measured, key=_median) if timing.identity != shipped]
@@ -243,10 +243,10 @@ def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> li
 
 
 def retime(tuner: Tuner, call: Call, live: Live, stays: str) -> tuple[str | None, dict[str, Timing]]:
-    """Which of some configs of a call wins, and their times, as a search has them; nothing is stored.
+    """Race some configs of a call without storing anything: the winner's identity, and the timings.
 
     Args:
-        stays: The config, by identity, that wins ties and is to be beaten in a last comparison.
+        stays: Identity of the config that wins ties and must be beaten in a final duel.
 
     Raises:
         AllConfigsFailedError: None of them runs.
@@ -266,10 +266,10 @@ def retime(tuner: Tuner, call: Call, live: Live, stays: str) -> tuple[str | None
 
 
 def drop(one: Contest) -> str:
-    """Let a choice serve its call no more that what runs without tuning beats; what was done, in a line.
+    """Stop a choice from serving a call for which the untuned config is faster; returns a line on what was done.
 
-    An entry of this call is taken out of its file. Where it is a rule's or the nearest shape's, which stays right for
-    other calls, this call gets an entry with what runs without tuning.
+    An entry of this very call is removed. A rule or the nearest shape stays right for other calls: this call gets an
+    entry with the untuned config.
 
     Raises:
         ConfigFileError, OSError: The file cannot be changed.

@@ -1,4 +1,4 @@
-"""`warmup`: compile what the calls of a recording need, so that a process that starts later finds it."""
+"""`warmup`: compiles what a recording's calls need, so that later processes find it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PreparedCall:
 
     Attributes:
         triton: Its version; None for a plain callable.
-        config: What was compiled; None if it is not ready.
+        config: The compiled config; None if it is not ready.
         reason: Why it is not ready.
     """
 
@@ -41,10 +41,10 @@ class PreparedCall:
 
 @dataclass
 class WarmupResult:
-    """What came of `warmup`, call by call.
+    """The result of `warmup`, call by call.
 
     Attributes:
-        binaries: What came of the compiled kernels beside config files; None where none were asked for.
+        binaries: The compiled kernels beside config files; None if not requested.
     """
 
     calls: list[PreparedCall] = field(default_factory=list)
@@ -68,22 +68,22 @@ def warmup(
     *,
     binaries: str | os.PathLike[str] | None = None,
 ) -> WarmupResult:
-    """Decide and compile each call of a recording, without launching or searching: `autotuned warmup` from Python.
+    """`autotuned warmup` from Python: choose and compile each call of a recording, without launching or searching.
 
     Args:
         recording: What `autotuned record` wrote.
-        files: Files that it names, and that may be run; kernels of modules are imported by name.
-        binaries: A folder of config files: what these need for the calls is put beside them too.
+        files: Files that it names and may run; kernels of modules are imported by name.
+        binaries: A folder of config files: also write the binaries for the calls beside them.
 
     Returns:
         What is ready, and why the rest is not.
 
     Raises:
         RecordingError: The recording cannot be read.
-        OptionError, NoDeviceError: The device that `AUTOTUNED_DEVICE` asks for cannot be had.
+        OptionError, NoDeviceError: The device requested by `AUTOTUNED_DEVICE` is not available.
     """
     device, files = tensors_on(use_device()), texts(files or (), 0)
-    with explain.reading_once():  # each call that is not tuned says what is nearest to it
+    with explain.reading_once():  # each untuned call names its nearest key
         found = replay.load(Path(recording), files or ())
         result = WarmupResult([prepared(one, call, device) for one in found for call in one.calls])
     if binaries is not None:
@@ -92,7 +92,7 @@ def warmup(
 
 
 def prepared(found: Replayed, recorded: RecordedCall, device: str) -> PreparedCall:
-    """Decide and compile one recorded call, without launching or searching; what is wrong is in the result."""
+    """Choose and compile one recorded call, without launching or searching; errors are in the result."""
     key = recorded.key
     made = PreparedCall(key.kernel, key.context.get("triton"), key.call, recorded.count)
     if found.reason:
@@ -102,6 +102,6 @@ def prepared(found: Replayed, recorded: RecordedCall, device: str) -> PreparedCa
         call, _ = replay.call_of(found, recorded, device)
         config = found.tuner.prepare(call, search=False)
         made.config = configs.stored_form(config, key.kernel, opaque.spell)
-    except Exception as error:  # any error of the user's kernel, pruners and hooks: the others go on
+    except Exception as error:  # any error of the user's kernel, pruners and hooks
         made.reason = f"{type(error).__name__}: {error}"
     return made

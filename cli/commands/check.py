@@ -1,4 +1,4 @@
-"""`autotuned check`: whether config files are in order, and on request whether they still fit and still win."""
+"""`autotuned check`: whether config files are valid, and on request whether they still fit and still win."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check(
         terminal.print_json(found.to_json())
     else:
         _print(found)
-    if found.measured == []:  # a gate that saw nothing has not been passed
+    if found.measured == []:  # a check that timed nothing has not passed
         terminal.complain(
             "error: nothing was timed: no case of the kernels has a choice here; --target names more cases"
         )

@@ -13,7 +13,7 @@ from autotuned.key.words import call_words
 
 from .. import terminal
 
-if TYPE_CHECKING:  # they need NumPy, which other commands do without
+if TYPE_CHECKING:  # need NumPy
     from autotuned.offline.release.compress import Compressed
     from autotuned.rules.fit import Fit
 

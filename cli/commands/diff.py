@@ -1,4 +1,4 @@
-"""`autotuned diff`: what differs between two config files, or two folders of them."""
+"""`autotuned diff`: the differences between two config files, or two folders of them."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def _cells(change: Change) -> list[str]:
 
 
 def _both(change: Change, words: Any) -> str:
-    """One side in words, or both of them, before -> after, where they differ."""
+    """One side in words, or "before -> after" if they differ."""
     sides = dict.fromkeys(words(entry) for entry in (change.before, change.after) if entry is not None)
     return " -> ".join(sides)

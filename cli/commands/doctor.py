@@ -34,13 +34,13 @@ def doctor(as_json: terminal.AsJson = False) -> None:
 
 
 class _Report:
-    """Collects facts; one that cannot be had is a problem and no crash."""
+    """Collects facts; a failing one becomes a problem."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     def _ask(self, what: str, question: Callable[[], T]) -> T | None:
-        # Anything may be broken in the installation that a doctor looks at, and then the rest is still wanted.
+        # Anything may be broken in an installation; report the rest all the same.
         try:
             return question()
         except Exception as error:
@@ -48,13 +48,12 @@ class _Report:
             return None
 
     def collect(self) -> dict[str, Json]:
-        """Everything that is shown."""
         versions: dict[str, Json] = {"autotuned": autotuned.__version__, "python": platform.python_version()}
         versions["torch"] = self._ask("torch", _torch_version)
         devices, no_gpu = self._devices()
         versions["triton"] = self._ask("triton", _triton_version)
         self.problems += filter(None, (supported.fault(name, versions[name] or "") for name in supported.OLDEST))
-        arch = devices[0]["arch"] if devices else "sm_90"  # without a GPU: whether ptxas can be run at all
+        arch = devices[0]["arch"] if devices else "sm_90"  # without a GPU: whether ptxas runs at all
         versions["ptxas"] = self._ask("ptxas", lambda: _ptxas_version(arch)) if versions["triton"] else None
         launcher, reason = self._ask("launcher", _launcher) or (None, None)
         return {
@@ -144,7 +143,7 @@ def _gpus() -> list[dict[str, Json]]:
 
 
 def _why_no_gpu() -> str | None:
-    """What torch says when it is made to look for a GPU; None if there is one."""
+    """Why torch finds no GPU; None if there is one."""
     import torch
 
     if torch.cuda.is_available():

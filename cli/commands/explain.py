@@ -61,12 +61,12 @@ def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
         for stored in of_kernel(name, heads=True, quietly=True):
             explanation = _of_stored(stored.key)
             assert explanation.key is not None
-            found.setdefault(explanation.key.digest, explanation)  # one call stored in several contexts is one call now
+            found.setdefault(explanation.key.digest, explanation)  # contexts of one call are equal now
     return name, [*found.values(), *_damaged(name)]
 
 
 def _damaged(kernel: str) -> Iterator[Explanation]:
-    """Records that cannot be read: of their keys only the digest is left."""
+    """Unreadable records, of which only the digest is known."""
     for path, seen in listing.unreadable(kernel):
         step = explain.Step(explain.WORDS[Origin.STORE], False, f"{seen.problem}: {seen.detail}")
         notes = (f"the record {path} cannot be used",)
@@ -82,7 +82,7 @@ def _of_stored(key: Key) -> Explanation:
 
 
 def _present(context: Mapping[str, Json]) -> dict[str, Json]:
-    """The parts of a stored context that can be found out without the program, as they are here and now."""
+    """The present values of a context's parts that can be found without the program."""
     kind, name = context["device"]["kind"], context["device"]["name"]
     where = device.INTERPRETER if name == "interpreter" else device.cuda() if kind == "cuda" else device.cpu()
     now: dict[str, Json] = {"device": where.to_json()}

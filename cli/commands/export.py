@@ -1,4 +1,4 @@
-"""`autotuned export`: writes the choices of the user's store into config files, and compiles what ships beside them."""
+"""`autotuned export`: writes the user's choices into config files, and compiles the kernels beside them."""
 
 from __future__ import annotations
 

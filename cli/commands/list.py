@@ -1,4 +1,4 @@
-"""`autotuned list`: what is stored and shipped, one line a choice."""
+"""`autotuned list`: stored and shipped choices, one a line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..views.names import OnlyKernel, complete, kernel_of, recording_of
 HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality=", "key?")
 UNUSED_HEADERS = ("kernel~=", "call~", "config~", "toolchain=", "source=", "key?")
 MISSING_HEADERS = ("kernel~=", "call~", "tuned != used, from the nearest~", "calls>", "key?")
-TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
+TABLE_ROWS = 200  # the rest is written line by line; one table of all would take memory and minutes
 
 
 def list_(
@@ -61,7 +61,7 @@ def list_(
         _compare(kernel, recorded, unused, missing, as_json)
         return
     found = choices(Filter(kernel, device, triton), heads=True)
-    first = next(found, None)  # an error comes before anything is printed
+    first = next(found, None)  # raises before anything is printed
     found = found if first is None else itertools.chain([first], found)
     if as_json:
         _print_json(found)
@@ -125,7 +125,7 @@ def _missing_cells(one: Missing) -> list[str]:
 
 
 def _print_json(found: Iterable[Stored]) -> None:
-    """One document, written as it is read: there may be more choices than fit into memory."""
+    """One document, streamed, since the choices may not fit into memory."""
     terminal.write(f'{{\n "cache": {json.dumps(str(layout.root()))},\n "choices": [\n')
     lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""

@@ -1,4 +1,4 @@
-"""`autotuned merge`: puts config files together."""
+"""`autotuned merge`: merges config files."""
 
 from __future__ import annotations
 

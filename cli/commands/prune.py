@@ -1,4 +1,4 @@
-"""`autotuned prune`: takes entries out of config files that no call of a recording uses."""
+"""`autotuned prune`: removes entries from config files that no call of a recording uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autotuned record`: runs a command and writes each distinct call of its tuned kernels into a file."""
+"""`autotuned record`: runs a command and records each distinct call of its tuned kernels in a file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def record(
 
 
 def _was_added_to(path: Path, before: int) -> bool:
-    """Whether a file holds more than it did when it had so many bytes; one that holds nothing at all is removed."""
+    """Whether a file has grown beyond a size; removes it if it is empty."""
     try:
         with open(path, "rb") as file:
             file.seek(before)
@@ -74,7 +74,7 @@ def _was_added_to(path: Path, before: int) -> bool:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
-    """Run it in this terminal; Ctrl-C is its to handle. Its exit code, as a shell would report it."""
+    """Run it in this terminal, where it handles Ctrl-C; returns its exit code as a shell would."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process = subprocess.Popen(

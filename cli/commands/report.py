@@ -1,4 +1,4 @@
-"""`autotuned report`: what tuning bought, or two toolchains side by side, as a page or in the terminal."""
+"""`autotuned report`: what tuning gained, or two toolchains side by side, as a page or in the terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KERNELS = (
 )  # fmt: skip
 PAIRED = ("kernel~", "A~=", "B~=", "calls>", "B vs A>", "least>?", "most>?", "other config>?", "keep A's>")
 PAIRS = ("call~", "A's config~", "B's config~", "A>?", "B>?", "B vs A>", "keep A's>")
-ROWS = 100  # of a table; more are left out, and that is said
+ROWS = 100  # of a table
 
 
 def report(
@@ -120,11 +120,11 @@ def _where(*names: str | None) -> str:
 
 
 def _words(one: Summary) -> str:
-    """The cases of a device and toolchain in one line."""
+    """A device and toolchain in one line."""
     measured = (
         f"; {terminal.counted(one.configs, 'config')} measured ({one.failed} failed) in {one.seconds:.1f} s"
         if one.configs
-        else ""  # of choices in config files nobody knows
+        else ""  # unknown for config files
     )
     return (
         f"{_where(one.device, one.toolchain)}: {terminal.ratio_words(one.vs_default)} the untuned speed on average, "
@@ -133,7 +133,6 @@ def _words(one: Summary) -> str:
 
 
 def _coverage_words(covered: Usage) -> str:
-    """How much of a recording is tuned, in one line."""
     tuned = f"{len(covered.tuned)} of {len(covered.recorded)} distinct calls are tuned"
     which = "; list --missing says which are not, and why" if covered.missing else ""
     return f"recorded: {tuned}, {covered.share:.1%} of {covered.calls} calls{which}"

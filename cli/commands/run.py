@@ -1,4 +1,4 @@
-"""`autotuned run`: a command whose Triton kernels remember what was measured, with no change to its code."""
+"""`autotuned run`: runs a command whose Triton kernels remember measurements, without changes to its code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(
     nothing, in another container too. DIR then holds code that runs on your GPU.
     """
     spec = importlib.util.find_spec("autotuned")
-    if spec is None or spec.origin is None:  # only of a package that was deleted while it runs
+    if spec is None or spec.origin is None:  # the package was deleted while it runs
         raise terminal.fail("autotuned is not installed as files; call autotuned.install() in the program.")
     startup = os.path.join(os.path.dirname(spec.origin), "dropin", "startup")
     if binaries == "":
@@ -47,7 +47,7 @@ def run(
     environment = env.for_command(kind, startup, os.path.expanduser(binaries or ""))
     if as_json:
         terminal.remark_json({"command": command, "install": kind, "binaries": binaries})
-    # In place of this process: signals, the terminal and the exit code are the command's own.
+    # Replace this process, so that signals, terminal and exit code are the command's own.
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:

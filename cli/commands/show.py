@@ -1,4 +1,4 @@
-"""`autotuned show`: everything that is known of a kernel's keys."""
+"""`autotuned show`: everything known about a kernel's keys."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _timing_json(timing: Timing) -> dict[str, Json]:
 
 
 def _sorted(record: TuningRecord) -> list[Timing]:
-    """Fastest first; then those without a time, in the order of the list."""
+    """Fastest first, then those without a time, in list order."""
     return sorted(record.timings, key=lambda timing: float("inf") if timing.median_us is None else timing.median_us)
 
 
@@ -126,7 +126,7 @@ def _facts(stored: Stored) -> Iterator[tuple[str, str]]:
 
 
 def _members(record: TuningRecord) -> Iterator[tuple[str, str]]:
-    """The calls of a bucket that a choice was measured for."""
+    """The calls of a bucket that a choice was tuned on."""
     for one in record.members:
         sizes = ", ".join(f"{name}={value_words(size)}" for name, size in one["sizes"].items())
         won: dict[str, Json] = next((timing for timing in one["timings"] if timing["config"] == record.winner), {})
@@ -144,7 +144,7 @@ def _provenance(record: TuningRecord) -> Iterator[tuple[str, str]]:
 
 
 def _words(data: Json, path: str = "") -> Iterator[tuple[str, str]]:
-    """The leaves of a key, or of a provenance, and their values; what is empty is left out."""
+    """The non-empty leaves of a key or provenance, with their values."""
     yield from ((place, value_words(value)) for place, value in parts(data, path) if value != {})
 
 

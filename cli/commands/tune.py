@@ -1,4 +1,4 @@
-"""`autotuned tune`: measures every case of the targets, keeps the choices and writes config files."""
+"""`autotuned tune`: measures every case of the targets, stores the choices and writes config files."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def tune(
                 isolate=isolate, timeout_s=timeout, executor=executor, ray_address=ray_address,
                 cover=asked,
             )  # fmt: skip
-    except BaseException as error:  # also when a lost device or a full disk ends it: what was found out is shown
+    except BaseException as error:  # show the results so far, also after a lost device or a full disk
         if (found := getattr(error, "result", None)) is not None:
             _print(found, as_json)
         raise
@@ -113,7 +113,7 @@ def tune(
 
 
 def _plan(targets: list[str], force: bool, cover: Mapping[str, tuple[int, int]] | None, as_json: bool) -> int:
-    """Print what would be done; the exit code."""
+    """Print what would be done; returns the exit code."""
     with terminal.users_output(as_json):
         found = autotuned.plan(targets, force=force, cover=cover)
     failed = [case for case in found.cases if case.status == "failed"]
@@ -168,7 +168,7 @@ def _print(result: TuneResult, as_json: bool) -> None:
         if len(cases) > len(begun):
             terminal.say(f"not begun: {len(cases) - len(begun)} of {len(cases)} cases")
     for case in result.cases:
-        if case.remark:  # its first sentence: what holds for all that is noisy is said once
+        if case.remark:  # its first sentence; the rest is the same for all noisy cases
             terminal.say(f"{case.kernel}  {case_words(case)}: {case.remark.partition('. ')[0]}.")
     terminal.print_qualities((case.quality, case.device) for case in result.cases)
     for name in result.without_cases:
@@ -190,7 +190,6 @@ def _hint() -> str:
 
 
 def _cells(case: CaseResult) -> list[str]:
-    """A row of the table under `HEADERS`."""
     source = case.source or ""
     return [
         case_words(case),
@@ -205,7 +204,7 @@ def _cells(case: CaseResult) -> list[str]:
 
 
 def _exit_code(result: TuneResult) -> int:
-    """The code that the command's help documents; says in one line on stderr what it stands for, unless 0."""
+    """The exit code documented in the command's help, explained on stderr unless it is 0."""
     if result.interrupted:
         terminal.remark("interrupted; what was measured is kept. Run the same command again to go on.")
         return INTERRUPTED

@@ -1,4 +1,4 @@
-"""`autotuned warmup`: compiles what the calls of a recording need, so that a process that starts later finds it."""
+"""`autotuned warmup`: compiles what a recording's calls need, so that later processes find it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ def warmup(
 
 
 def _cells(call: PreparedCall) -> tuple[str, str, str]:
-    """A row of the table under `HEADERS`."""
     config = call.config
     ready = terminal.config_words(config, options=call.triton is not None) if config is not None else call.reason
     return call.kernel, call_words(call.call), ready or ""

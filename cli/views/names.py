@@ -1,4 +1,4 @@
-"""Names of kernels and digests of keys, as shells complete them and as commands refuse them."""
+"""Completes names of kernels in shells, and reports unknown names and digests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .. import terminal
 
 
 def complete(incomplete: str) -> list[str]:
-    """Names of kernels for a shell to complete: those of the store, of which a record each is looked at."""
-    names = sorted(filter(str.isprintable, listing.kernels(quietly=True)))  # a shell shows them as they are
+    """Names of kernels in the store, for shell completion."""
+    names = sorted(filter(str.isprintable, listing.kernels(quietly=True)))  # shells print them unescaped
     whole = [name for name in names if name.startswith(incomplete)]
     ends = {name.rpartition(".")[2] for name in names}
     return whole or sorted(end for end in ends if end.startswith(incomplete))
@@ -28,14 +28,14 @@ OnlyKernel = Annotated[
 
 
 def kernel_of(argument: str | None, option: str | None) -> str | None:
-    """The kernel that was named, as an argument or by `--kernel`."""
+    """The kernel named by the argument or by `--kernel`."""
     if argument is not None and option is not None:
         raise typer.BadParameter(f"expected without a KERNEL, got {argument!r} too", param_hint="--kernel")
     return option if argument is None else argument
 
 
 def recording_of(given: Path | None) -> Path:
-    """The recording that `--calls` names, or AUTOTUNED_RECORD."""
+    """The recording of `--calls`, or AUTOTUNED_RECORD."""
     path = given or env.record_path()
     if path is None:
         raise typer.BadParameter("expected a recording: give --calls CALLS.jsonl", param_hint="--calls")
@@ -43,6 +43,6 @@ def recording_of(given: Path | None) -> Path:
 
 
 def no_key(kernel: str, wanted: str | None, digests: Iterable[str]) -> typer.Exit:
-    """Say that none of a kernel's keys begins as wanted; the caller raises what this returns."""
+    """Report that no key of a kernel begins as wanted; the caller raises the returned exit."""
     known = ", ".join(dict.fromkeys(digest[:12] for digest in digests)) or "none"
     return terminal.fail(f"`{kernel}`: no key begins with {wanted!r}. Its keys are {known}.")

@@ -1,4 +1,4 @@
-"""The page that `report` writes: one file of HTML, its plots inline SVG, without scripts and without the network."""
+"""The page that `report` writes: one HTML file with inline SVG plots, no scripts, no network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .. import terminal
 from . import plots
 from .plots import Dot, Point, tag, text
 
-ROWS = 100  # of a table, `CALLS` of all tables of calls together: what is left out is said
+ROWS = 100  # of a table; `CALLS` limits all tables of calls together
 CALLS = 300
 PLOTS = 24  # of kernels, and tables of parameters
 DETAILS, FASTEST = 60, 8  # calls whose timings are listed, and configs of each
@@ -62,7 +62,7 @@ def of(found: Report) -> str:
 
 
 def compared(found: Comparison) -> str:
-    """The page of two sets of choices side by side."""
+    """The page of a comparison."""
     view = _View([case for pair in found.pairs for case in (pair.a, pair.b)])
     panels, series = view.panels(
         [
@@ -88,7 +88,7 @@ def _said(case: ReportCase) -> str:
 
 
 def _group(kernel: str, cases: Sequence[ReportCase], most: int) -> dict[str, Any]:
-    """The rows of one kernel; those whose words another row has too get their keys shown."""
+    """The rows of one kernel; rows with equal words show their keys."""
     words = Counter((case.stored.call_words, case.place) for case in cases)
     shown = cases[:most]
     return {
@@ -101,14 +101,14 @@ def _group(kernel: str, cases: Sequence[ReportCase], most: int) -> dict[str, Any
 
 
 class _View:
-    """What the templates ask for: devices and toolchains by number, and filters for words and plots."""
+    """For the templates: devices and toolchains by number, and filters for words and plots."""
 
     def __init__(self, cases: Sequence[ReportCase]) -> None:
         self.devices = list(dict.fromkeys(case.stored.device for case in cases))
         self.toolchains = list(dict.fromkeys(case.stored.toolchain for case in cases))
 
     def page(self, name: str, **facts: Any) -> str:
-        """A template, filled in."""
+        """Render a template."""
         loader = jinja2.FunctionLoader(_template)
         env = jinja2.Environment(
             autoescape=True, loader=loader, trim_blocks=True, lstrip_blocks=True, finalize=_printable,
@@ -122,7 +122,7 @@ class _View:
         )  # fmt: skip
         return env.get_template(name).render(
             **facts,
-            style=Markup(_template("page.css")),  # our own file
+            style=Markup(_template("page.css")),
             version=autotuned.__version__,
             made=time.strftime("%Y-%m-%d %H:%M"),
             devices=self.devices,
@@ -134,7 +134,7 @@ class _View:
         )
 
     def classes(self, one: Any) -> str:
-        """By what the page's filters know a case, a summary or a suggestion."""
+        """CSS classes of a case, summary or suggestion, for the page's filters."""
         device, toolchain = _place(one)
         found = [("d", self.devices, device), ("t", self.toolchains, toolchain)]
         return " ".join(f"{kind}{names.index(name)}" for kind, names, name in found if name in names)
@@ -142,7 +142,7 @@ class _View:
     def panels(
         self, cases: Sequence[tuple[ReportCase, float | None, str]]
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """A plot over sizes for each kernel whose calls have some, and its series: devices and toolchains."""
+        """A plot over sizes for each kernel whose calls have sizes, and its series: devices and toolchains."""
         series = list(dict.fromkeys(case.place for case, _, _ in cases))
         kernels: dict[str, list[tuple[ReportCase, float, str]]] = {}
         for case, ratio, words in cases:
@@ -166,7 +166,7 @@ class _View:
 
 
 def _place(one: Any) -> tuple[str, str]:
-    """Device and toolchain of a case, a summary or a suggestion; of a place itself."""
+    """Device and toolchain of a case, summary, suggestion or place."""
     if isinstance(one, tuple):
         return one
     return one.place if isinstance(one, ReportCase) else (one.device, one.toolchain)
@@ -189,7 +189,7 @@ def _anchor(name: str) -> str:
 
 
 def _name(kernel: str) -> Markup:
-    """A kernel's name, which may be broken after its dots."""
+    """A kernel's name, breakable after its dots."""
     return Markup(".<wbr>").join(map(text, kernel.split(".")))
 
 
@@ -198,7 +198,7 @@ def _short(kernel: str | None) -> str:
 
 
 def _code(words: str) -> Markup:
-    """Words with what stands between backticks as code."""
+    """Text with parts in backticks as code."""
     parts = words.split("`")
     return Markup("").join(tag("code", part) if place % 2 else text(part) for place, part in enumerate(parts))
 
@@ -219,12 +219,12 @@ def _quality(case: ReportCase) -> Markup:
 
 
 def _both(compared: Pair | PairSummary, part: int) -> str:
-    """Device (0) or toolchain (1) of both sides, once if they are the same."""
+    """Device (0) or toolchain (1) of both sides, once if equal."""
     return " \u2192 ".join(dict.fromkeys(place[part] for place in compared.place[1:]))
 
 
 def _spans(kernels: Sequence[Any]) -> Any:
-    """Draws the range of a kernel's ratios on the scale of all."""
+    """A function that draws a kernel's range of ratios on a common scale."""
     low = min((one.least for one in kernels if one.least), default=1.0)
     high = max((one.most for one in kernels if one.most), default=1.0)
 
@@ -258,7 +258,7 @@ def _strip(case: ReportCase) -> Markup:
 
 
 def _fastest(case: ReportCase) -> list[ReportConfig]:
-    """The fastest configs, what runs untuned, and one for each way to fail."""
+    """The fastest configs, the untuned one, and one for each way to fail."""
     ordered = sorted(case.configs, key=lambda config: config.usable_us or math.inf)
     shown = [one for place, one in enumerate(ordered) if one.usable_us and (place < FASTEST or one.roles)]
     errors = {(one.status, one.error): one for one in reversed(ordered) if not one.usable_us}

@@ -1,4 +1,4 @@
-"""Plots as inline SVG: a strip with a dot a config, a range of ratios, ratios over sizes, costs of values."""
+"""Plots as inline SVG: times of configs, ranges of ratios, ratios over sizes, costs of values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from markupsafe import Markup, escape
 from ..terminal import printable, ratio_words
 
 STRIP_WIDTH, STRIP_HEIGHT, MARGIN = 240, 34, 10  # pixels, as all lengths here
-TICKS, TICK_ROOM, TICK_WORD = 4, 40, 32  # at most so many words on a scale, from one to the next, and the longest
-MOST_DOTS = 100  # of a strip, and `MOST_POINTS` of a plot: more would lie on each other, and make the page large
+TICKS, TICK_ROOM, TICK_WORD = 4, 40, 32  # most words on a scale, their distance, and the width of the longest
+MOST_DOTS = 100  # of a strip, `MOST_POINTS` of a plot: more would overlap and bloat the page
 MOST_POINTS = 400
 RANGE_WIDTH = 110
 PLOT_WIDTH, PLOT_HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 360, 210, 44, 40, 10, 12
 MOST_VALUES, COLUMN, COLUMN_HEIGHT = 8, 44, 44
 STEPS = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0]
-MARKS = {  # a shape beside each colour: colours alone do not tell everybody which is which
+MARKS = {  # a shape for each colour, since not everybody can tell colours apart
     0: "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z", 1: "M-3.5,-3.5h7v7h-7z", 2: "M0,-4.5L4.5,3.5H-4.5z",
     3: "M0,-5L5,0L0,5L-5,0z", 4: "M-4.5,-3.5H4.5L0,4.5z", 5: "M-4.5,-1.5h3v-3h3v3h3v3h-3v3h-3v-3h-3z",
 }  # fmt: skip
@@ -28,19 +28,19 @@ T = TypeVar("T")
 
 
 def text(words: object) -> Markup:
-    """A text as HTML shows it: no marks of HTML, and nothing that a terminal would not show."""
+    """A text escaped for HTML, without unprintable characters."""
     return words if isinstance(words, Markup) else escape(printable(str(words)))
 
 
 def tag(name: str, *inside: object, **attributes: object) -> Markup:
-    """An element of HTML or SVG. Of attributes' names, "_" is written "-", and one at the end left out."""
+    """An element of HTML or SVG. In attribute names "_" becomes "-", and a trailing one is dropped."""
     names = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
     given = "".join(f' {key}="{text(f"{v:.1f}" if isinstance(v, float) else v)}"' for key, v in names.items())
     return Markup(f"<{name}{given}>{''.join(map(text, inside))}</{name}>")  # each part has been made safe
 
 
 def image(words: str, width: float, height: float, *inside: object, kind: str) -> Markup:
-    """An SVG image that says what it shows to those who do not see it."""
+    """An SVG image with a text for screen readers."""
     box = f"0 0 {width:.0f} {height:.0f}"
     return tag("svg", *inside, class_=kind, viewBox=box, width=int(width), height=int(height), role="img",
                aria_label=words)  # fmt: skip
@@ -48,7 +48,7 @@ def image(words: str, width: float, height: float, *inside: object, kind: str) -
 
 @dataclass(frozen=True)
 class Dot:
-    """A config in a strip: its time, what is said of it when it is pointed at, and what it is besides."""
+    """A config in a strip: its time, tooltip and roles."""
 
     us: float
     words: str
@@ -56,7 +56,7 @@ class Dot:
 
 
 def strip(dots: Sequence[Dot], failed: str = "") -> Markup:
-    """One dot a config on a logarithmic scale of time, the fastest at the left; of many a part, evenly."""
+    """One dot per config on a logarithmic time scale, fastest left; thinned out evenly if there are many."""
     note = tag("span", failed, class_="failed") if failed else Markup("")
     if not dots:
         return note or tag("span", "not measured here", class_="faint")
@@ -65,20 +65,20 @@ def strip(dots: Sequence[Dot], failed: str = "") -> Markup:
     plain = sorted((dot for dot in dots if not dot.roles), key=lambda dot: dot.us)
     path = "".join(f"M{_x(dot.us / fastest, reach):.0f} 11h0" for dot in evenly(plain, MOST_DOTS))
     marks = (_tick(factor, reach) for factor in _factors(reach))
-    points = (_point(dot, fastest, reach) for dot in dots if dot.roles)  # last, so that they lie on top
+    points = (_point(dot, fastest, reach) for dot in dots if dot.roles)  # last, on top
     words = f"times of {len(dots)} configs, from the fastest to {ratio_words(reach)} as long"
     return image(words, STRIP_WIDTH, STRIP_HEIGHT, *marks, tag("path", d=path), *points, kind="strip") + note
 
 
 def evenly(some: Sequence[T], most: int) -> list[T]:
-    """At most so many of them, the first and the last among them."""
+    """At most `most` of them, evenly, including the first and the last."""
     if len(some) <= most:
         return list(some)
     return [some[round(number * (len(some) - 1) / (most - 1))] for number in range(most)]
 
 
 def _factors(reach: float) -> list[float]:
-    """Round factors to mark on the scale, as far as there is room for their words."""
+    """Round factors to mark on the scale, as far as their words fit."""
     inside = [step for step in STEPS if _x(step, reach) + TICK_WORD / 2 <= STRIP_WIDTH]
     marked: list[float] = []
     for step in (inside[0], *reversed(inside[1:])):
@@ -103,13 +103,13 @@ def _point(dot: Dot, fastest_us: float, reach: float) -> Markup:
 
 
 def scale(low: float, high: float, start: float, end: float) -> tuple[float, float]:
-    """`a` and `b` of the pixel `a + b * log(value)`."""
+    """Coefficients `a` and `b` of the pixel `a + b * log(value)`."""
     step = (end - start) / (math.log(high) - math.log(low))
     return start - step * math.log(low), step
 
 
 def span(least: float, middle: float, most: float, low: float, high: float) -> Markup:
-    """A range of ratios with its mean, on a logarithmic scale from `low` to `high`, and a line at 1."""
+    """A range of ratios with its mean, on a logarithmic scale with a line at 1."""
     start, step = scale(min(low, 1.0), max(high, 1.25), 6, RANGE_WIDTH - 6)
     left, dot, right, one = (start + step * math.log(ratio) for ratio in (least, middle, most, 1.0))
     return image(
@@ -122,7 +122,7 @@ def span(least: float, middle: float, most: float, low: float, high: float) -> M
 
 @dataclass(frozen=True)
 class Point:
-    """A case in a plot over sizes: its size and ratio, what is said of it, its series, and classes for filters."""
+    """A case in a plot over sizes: size, ratio, tooltip, series, and CSS classes for filters."""
 
     size: float
     ratio: float
@@ -137,7 +137,7 @@ def mark(series: int, x: float = 7, y: float = 7) -> Markup:
 
 
 def over_sizes(points: Sequence[Point], label: str, title: str) -> Markup:
-    """Ratios over sizes, both on logarithmic scales, with a line at 1; of many points a part, evenly by size."""
+    """Ratios over sizes on logarithmic scales, with a line at 1; thinned out evenly by size if there are many."""
     shown = evenly(sorted(points, key=lambda point: point.size), MOST_POINTS)
     sizes = [point.size for point in points]
     low, high = min(1.0, *(p.ratio for p in points)) / 1.03, max(1.1, *(p.ratio for p in points)) * 1.03
@@ -171,14 +171,14 @@ def _apart(values: Sequence[float], how: tuple[float, float], room: float) -> li
 
 
 def _sizes(low: float, high: float) -> list[float]:
-    """Powers of ten on a scale of sizes; with fewer than two, its ends."""
+    """Powers of ten on a scale of sizes, or its ends if there are fewer than two."""
     powers = [10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
     step = max(1, math.ceil(len(powers) / 5))
     return powers[::step] if len(powers) > 1 else [low, high]
 
 
 def _ratios(low: float, high: float) -> list[float]:
-    """Round ratios on a scale, the farthest from 1 first, so that they keep their place."""
+    """Round ratios on a scale, farthest from 1 first, so that these are kept."""
     steps = {*STEPS, *(round(1 / step, 3) for step in STEPS), 1.2, 1.3, 1.4, 1.75, 2.5, 4.0, 7.0, 30.0}
     return sorted((step for step in steps if low <= step <= high), key=lambda step: -abs(math.log(step)))
 
@@ -192,10 +192,11 @@ def size_words(size: float) -> str:
 
 
 def columns(values: Sequence[tuple[str, float | None, int]]) -> Markup:
-    """A column for each value, as tall as it is fast, with its cost above, the value and how often it was chosen below.
+    """A bar for each value, the taller the faster, with its cost, value and number of choices.
 
     Args:
-        values: In order: the value, its cost, and how many calls chose it. Of many a part, evenly, with the best.
+        values: In order: value, cost, and how many calls chose it. Thinned out evenly if there are many, keeping the
+            best.
     """
     best = min(values, key=lambda value: value[1] or math.inf)
     shown = sorted({*evenly(range(len(values)), MOST_VALUES - 1), values.index(best)})

@@ -1,4 +1,4 @@
-"""Run by every Python that `autotuned run` starts: lets the program's own `sitecustomize` run, then arranges for us."""
+"""Run by every Python that `autotuned run` starts: runs the program's own `sitecustomize`, then arranges `install`."""
 
 import importlib.machinery
 import importlib.util
@@ -9,7 +9,7 @@ _here = os.path.dirname(os.path.abspath(__file__))
 
 
 def _run_the_next() -> None:
-    """Python runs one `sitecustomize`, the first on its path; the one behind this is the program's."""
+    """Python runs the first `sitecustomize` on its path only; the next one is the program's."""
     others = [path for path in sys.path if os.path.abspath(path) != _here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
@@ -21,7 +21,7 @@ def _run_the_next() -> None:
 _run_the_next()
 try:
     from autotuned.dropin.import_hook import when_triton_is_imported
-except ImportError:  # a Python of another environment, where this package is not: its program runs as ever
+except ImportError:  # a Python of another environment without this package: run the program unchanged
     pass
 else:
     when_triton_is_imported()

@@ -1,4 +1,4 @@
-"""Whether config files are in order, and on request whether they still fit their kernels and still win."""
+"""Checks config files, and on request whether they still fit their kernels and still win."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class CheckResult(Audit):
-    """What is wrong with config files.
+    """The faults of config files.
 
     Attributes:
-        measured: The choices that were timed again; None unless asked for.
-        untimed: A line for each kernel of which choices were not timed.
-        tolerance: What a choice may lose by, but to what runs without tuning.
-        dropped: What was done about choices that lose to that, in a line each.
+        measured: The choices timed again; None unless requested.
+        untimed: A line for each kernel with choices that were not timed.
+        tolerance: Allowed loss against the runner-up.
+        dropped: What was done about choices slower than untuned, one line each.
     """
 
     def __init__(self, paths: PathLike | Iterable[PathLike], tolerance: float) -> None:
@@ -37,12 +37,12 @@ class CheckResult(Audit):
 
     @property
     def lost(self) -> list[Contest]:
-        """The choices that lose to what runs without tuning, or by more than the tolerance, or do not run."""
+        """Choices that are slower than untuned, lose more than the tolerance, or do not run."""
         return [one for one in self.measured or () if one.beaten or not round(one.loss, 4) <= self.tolerance]
 
     @property
     def passed(self) -> bool:
-        """Whether there is no fault and no choice lost; a measurement that had nothing to time has not been passed."""
+        """Whether there is no fault and no lost choice; a measurement that timed nothing has not passed."""
         left = [one for one in self.lost if not (one.beaten and self.dropped)]
         return not self.faults and not left and self.measured != []
 
@@ -63,24 +63,23 @@ def check(
     tolerance: float = 0.05,
     fix: bool = False,
 ) -> CheckResult:
-    """Check config files: schema, values, duplicates, entries that are dead or shadowed, and the binaries beside them.
+    """Check config files: schema, values, duplicates, dead or shadowed entries, and the binaries beside them.
 
-    That needs neither torch nor a GPU. A choice of an earlier path shadows that of a later one.
+    That needs neither torch nor a GPU. Choices of an earlier path shadow those of later ones.
 
     Args:
         paths: Config files, or folders of them.
-        imports: Import the kernels, and match the entries with their signatures, configs and source.
-        measure: The same, and time the choices for this device again, beside what is used without tuning and the
-            runner-up.
-        targets: Where kernels are, as for `tune`; others are imported by their names.
-        tolerance: What a choice may lose by to the runner-up: 0.05 is 5%. To what runs untuned it may not lose.
-        fix: With `measure`: let choices that lose to what runs untuned serve no more; `dropped` says what was done.
+        imports: Import the kernels and compare the entries with their signatures, configs and source.
+        measure: Also time the choices for this device against the untuned config and the runner-up.
+        targets: Where the kernels are, as for `tune`; others are imported by name.
+        tolerance: Allowed loss against the runner-up, 0.05 for 5%. Against the untuned config no loss is allowed.
+        fix: With `measure`: stop choices slower than untuned from serving; `dropped` lists them.
 
     Raises:
-        OptionError: The tolerance is below 0, or something is to be repaired that is not measured.
+        OptionError: The tolerance is below 0, or `fix` is given without `measure`.
         ConfigFileError: There are no files.
         TargetError: A target cannot be imported.
-        NoDeviceError: The device that was asked for cannot be had.
+        NoDeviceError: The requested device is not available.
         DeviceLostError: A config left the device in an error state.
     """
     if not tolerance >= 0:
@@ -109,7 +108,7 @@ def _drop_beaten(checked: CheckResult) -> None:
 
 
 def _with_the_program(checked: CheckResult, targets: Iterable[str], measure: bool) -> None:
-    """Match the files with their kernels, which adds to the faults, and time them again if asked for."""
+    """Compare the files with their kernels, and time them if requested."""
     from autotuned.offline import verify
     from autotuned.offline.device import tensors_on, use_device
 
@@ -125,7 +124,7 @@ def _with_the_program(checked: CheckResult, targets: Iterable[str], measure: boo
 
 
 def _kernels(checked: CheckResult, targets: Iterable[str]) -> Iterator[tuple[str, Found]]:
-    """The kernels of the files by name; one that cannot be had is a fault of its files."""
+    """The files' kernels by name; one that cannot be imported is a fault."""
     from autotuned.offline import targets as modules
     from autotuned.offline import verify
 

@@ -1,4 +1,4 @@
-"""`export`: the choices of the user's store as config files, and on request the compiled kernels for them."""
+"""`export`: writes the choices of the user's store as config files, optionally with compiled kernels."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ExportResult:
     """What `export` wrote.
 
     Attributes:
-        files: The config files that choices of the store were written into.
-        binaries: What came of their binaries; None where none were asked for.
+        files: The config files that got choices of the store.
+        binaries: The compiled kernels beside them; None if not requested.
     """
 
     files: list[Path]
@@ -38,22 +38,22 @@ def export(
     binaries: bool = False,
     targets: Sequence[str] | None = None,
 ) -> ExportResult:
-    """Write the choices of the user's store into config files below a folder; what else is in them stays.
+    """Write the choices of the user's store into config files below a folder; other entries in them stay.
 
-    Searches that are not finished, and choices that only one process can read, stay out.
+    Unfinished searches, and choices that only one process can read, are left out.
 
     Args:
-        kernels: Only these, by their names, or by what their names end in after a dot; None for all.
-        binaries: Compile the kernels for all entries of the folder too, for the architectures that its files name. No
-            GPU is needed, and where files are there already the store may be empty.
-        targets: Where the calls to compile for are: modules and files with cases, and recordings. By default kernels
-            are imported by their names.
+        kernels: Names of kernels, or dotted suffixes of them; None for all.
+        binaries: Also compile the kernels for all entries of the folder, for the architectures its files name. Needs no
+            GPU; if there are files already, the store may be empty.
+        targets: Modules and files with cases, and recordings, whose calls to compile for. By default kernels are
+            imported by name.
 
     Raises:
         KernelNameError: Nothing is stored, or no kernel has such a name.
-        TargetError, RecordingError: A target cannot be had.
+        TargetError, RecordingError: A target cannot be loaded.
         OutputError: The folder cannot be written.
-        ConfigFileError: A file that is there cannot be added to.
+        ConfigFileError: An existing file cannot be added to.
     """
     folder = Path(out)
     try:

@@ -1,4 +1,4 @@
-"""`prune`: take out of config files what no call of a recording uses, with the compiled kernels that belong to it."""
+"""`prune`: removes what no call of a recording uses from config files, and its compiled kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pruned:
     """An entry that no recorded call uses.
 
     Attributes:
-        binaries: How many compiled kernels belong to it alone.
+        binaries: How many compiled kernels only it names.
     """
 
     path: str
@@ -32,7 +32,7 @@ class Pruned:
     binaries: int = 0
 
     def to_json(self) -> dict[str, Json]:
-        """What `autotuned prune --json` prints of it."""
+        """As `autotuned prune --json` prints it."""
         return {
             "path": self.path,
             "kernel": self.key.kernel,
@@ -47,10 +47,10 @@ class Pruned:
 
 @dataclass
 class PruneResult:
-    """What came of `prune`.
+    """The result of `prune`.
 
     Attributes:
-        entries: Those that were taken out, or would be.
+        entries: Those removed, or to be removed in a dry run.
         kept: How many entries stay.
         faults: What is wrong in the files; a file with a fault stays as it is.
     """
@@ -61,7 +61,7 @@ class PruneResult:
 
     @property
     def files(self) -> list[str]:
-        """The config files that these are in."""
+        """Config files with removed entries."""
         return sorted({one.path for one in self.entries})
 
     @property
@@ -81,16 +81,16 @@ class PruneResult:
 
 
 def prune(paths: PathLike | Iterable[PathLike], *, calls: str | os.PathLike[str], dry_run: bool = False) -> PruneResult:
-    """Take the entries out of config files that no recorded call uses, with the compiled kernels that belong to them.
+    """Remove the entries that no recorded call uses from config files, and their compiled kernels.
 
-    Only entries for devices of the recording are looked at. An entry is used by the same call, in whichever context it
-    was recorded: policies may let it serve there. One that differs in sizes alone from a recorded call without an entry
-    stays, since `nearest=` may serve it. A file goes with its last entry.
+    Only entries for the recording's devices are considered. The same call in any context keeps an entry, since policies
+    may let it serve there. So does a recorded call without an entry that differs only in sizes, since `nearest=` may
+    serve it. A file is removed with its last entry.
 
     Args:
         paths: Config files, or folders of them.
         calls: The recording.
-        dry_run: Say what would go, and change nothing.
+        dry_run: Report only, change nothing.
 
     Raises:
         ConfigFileError: There are no files.
@@ -138,7 +138,7 @@ class _Used:
             self._calls.setdefault(key.kernel, {})[canonical(key.call)] = key.call
 
     def by(self, config: ConfigFile) -> Callable[[Key], bool]:
-        """What says of an entry's key whether it is needed, as far as the recording tells."""
+        """Makes the predicate that tells whether an entry's key is needed."""
         calls = self._calls.get(config.kernel, {})
         there = {canonical(key.call) for key, _ in config.entries()}
         without = [call for text, call in calls.items() if text not in there]

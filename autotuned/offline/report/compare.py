@@ -1,4 +1,4 @@
-"""Two sets of choices side by side: two toolchains, two devices, or two releases of config files or stores."""
+"""Compares two sets of choices: two toolchains, two devices, or two releases of config files or stores."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pair:
 
     @property
     def ratio(self) -> float | None:
-        """Time of A's choice over that of B's, above 1 where B is faster; None between interpreter and device."""
+        """Time of A's choice over B's, above 1 if B is faster; None between interpreter and device."""
         if self.a.is_interpreted != self.b.is_interpreted:
             return None
         before, after = self.a.stored.median_us, self.b.stored.median_us
@@ -46,13 +46,13 @@ class Pair:
 
     @property
     def kept(self) -> float | None:
-        """What it would cost to keep A's config on B: its time there over that of B's choice; None if not measured."""
+        """Cost of keeping A's config on B: its time there over that of B's choice; None if not measured."""
         wanted = canonical(self.a.stored.config)
         us = next((one.usable_us for one in self.b.configs if canonical(one.config) == wanted), None)
         return slowdown(us, self.b.stored.median_us) if us and self.b.stored.median_us else None
 
     def to_json(self) -> dict[str, Json]:
-        """What `report --compare --json` prints of it."""
+        """As `report --compare --json` prints it."""
         key = self.a.stored.key
         return {
             "kernel": key.kernel,
@@ -67,12 +67,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class PairSummary:
-    """The pairs of one kernel between one device and toolchain and another, in a few numbers.
+    """Summary of one kernel's pairs between two devices and toolchains.
 
     Attributes:
         a, b: Device and toolchain of the two sides.
-        ratio, kept: Geometric means of those of the pairs; `least` and `most`: the ratios at the ends.
-        faster, slower: Pairs in which B is so, by over 2%.
+        ratio, kept: Geometric means over the pairs.
+        least, most: The extreme ratios.
+        faster, slower: Pairs in which B is faster or slower by over 2%.
         changed: Pairs with different configs.
     """
 
@@ -90,7 +91,7 @@ class PairSummary:
 
     @property
     def place(self) -> tuple[str, Place, Place]:
-        """What its pairs have in common."""
+        """Common to its pairs."""
         return self.kernel, self.a, self.b
 
     def to_json(self) -> dict[str, Json]:
@@ -103,9 +104,9 @@ class Comparison:
     """Two sets of choices side by side.
 
     Attributes:
-        a, b: What was compared, as it was given.
+        a, b: The sides as given.
         pairs: By kernel, device and call.
-        only_a, only_b: What has no counterpart.
+        only_a, only_b: Choices without a counterpart.
     """
 
     a: str
@@ -116,7 +117,7 @@ class Comparison:
 
     @cached_property
     def kernels(self) -> list[PairSummary]:
-        """The pairs of each kernel, and of each two devices and toolchains, in a few numbers."""
+        """Summaries by kernel, devices and toolchains."""
         groups: dict[tuple[str, Place, Place], list[Pair]] = {}
         for pair in self.pairs:
             groups.setdefault(pair.place, []).append(pair)
@@ -124,7 +125,7 @@ class Comparison:
 
     @property
     def slower(self) -> list[Pair]:
-        """Pairs in which B is slower by over 2%, the worst first."""
+        """Pairs in which B is slower by over 2%, worst first."""
         found = [(pair.ratio, pair) for pair in self.pairs if pair.ratio is not None and pair.ratio < 1 / LEVEL]
         return [pair for _, pair in sorted(found, key=lambda item: item[0])]
 
@@ -159,10 +160,10 @@ def compare(
     device: str | None = None,
     triton: str | None = None,
 ) -> Comparison:
-    """Two toolchains, devices or releases side by side: the times and configs of their choices for the same calls.
+    """Compare times and configs of the choices for the same calls on two toolchains, devices or releases.
 
-    Choices are paired by kernel and call. Where both sides have a device, only choices for the same device are paired,
-    else those of A's with those of B's; of several toolchains the same ones are paired, then the latest of each side.
+    Choices are paired by kernel and call. If both sides have a device in common, only choices for the same device are
+    paired, else A's device with B's. Equal toolchains are paired first, then the latest of each side.
 
     Args:
         a: `device=h200`, `triton=3.6.0` or both with a comma between: what of this user's store and the config files
@@ -194,7 +195,7 @@ def _cases(side: str, common: Filter) -> list[ReportCase]:
 
 
 def _choices(side: str, kernel: str | None) -> Iterator[Stored]:
-    """What one side stands for."""
+    """The choices that one side stands for."""
     if Path(side).exists():
         return stored.choices_in(Path(side))
     given = {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in side.split(","))}
@@ -219,7 +220,7 @@ def _paired(ours: Sequence[ReportCase], theirs: Sequence[ReportCase]) -> Iterato
 
 
 def _by_call(cases: Iterable[ReportCase], with_device: bool) -> dict[str, dict[str, ReportCase]]:
-    """Cases by their kernel, call and, if wanted, device; then by toolchain."""
+    """Cases by kernel, call and optionally device; then by toolchain."""
     found: dict[str, dict[str, ReportCase]] = {}
     for case in cases:
         key = case.stored.key

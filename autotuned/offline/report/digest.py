@@ -1,4 +1,4 @@
-"""One digest of all choices: equal on two machines, ranks or runs exactly when the choices are."""
+"""One digest of all choices, equal on two machines, ranks or runs if and only if the choices are."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from autotuned.typed_json import digest
 
 
 def choices_digest(kernel: str | None = None, *, paths: PathLike | Iterable[PathLike] | None = None) -> str:
-    """A digest over kernels, keys and configs, in 64 hex digits; times and the places choices come from are no part.
+    """A digest over kernels, keys and configs, in 64 hex digits; times and origins are not part of it.
 
-    Of a key that has several choices the one counts that a call would get: what this process uses, else what is in the
-    user's store, else in config files, in their order. Unfinished searches, and what runs untuned, are no choices.
-    Config files that come with this package count.
+    If a key has several choices, the one that a call would get counts: this process's, else the user's store's, else
+    the config files' in their order, including this package's. Unfinished searches and untuned configs do not count.
 
     Args:
-        kernel: Only kernels of this name, or whose name ends in it after a dot.
-        paths: Of these config files, or folders of them, alone.
+        kernel: Only kernels with this name, or this dotted suffix.
+        paths: Use only these config files, or folders of them.
 
     Raises:
         KernelNameError: No kernel has this name.
@@ -39,7 +38,7 @@ def choices_digest(kernel: str | None = None, *, paths: PathLike | Iterable[Path
 
 
 def _of_process_and_disk() -> Iterator[tuple[str, str, str]]:
-    """Kernel, digest of the key and identity of the config, those first that are asked first."""
+    """Kernel, digest of the key and identity of the config, in look-up order."""
     for key, identity in tuner.choices().items():
         yield key.kernel, key.digest, identity
     for path, record in listing.all_heads(quietly=True):

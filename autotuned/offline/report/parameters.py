@@ -1,4 +1,4 @@
-"""Which parameters of a kernel's configs matter, and which numbers of its calls say how large they are."""
+"""Which parameters of a kernel's configs matter, and how large its calls are."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from autotuned.offline.report.reported import ReportCase, ReportConfig, mean, sl
 from autotuned.tunable.configs import OPTIONS
 from autotuned.typed_json import Json
 
-MOST_CHOSEN = 2 / 3  # of the cases, from which the end of what was tried is worth a word
-EDGE_GAIN = 1.02  # of that end over the value beside it
+MOST_CHOSEN = 2 / 3  # share of cases from which an edge is reported
+EDGE_GAIN = 1.02  # gain of the edge over the next value
 Times = list[tuple[Mapping[str, str], float]]  # of one case: parameters and time of each config that ran
 
 
@@ -22,8 +22,8 @@ class Value:
     """One value of a parameter.
 
     Attributes:
-        cost: Time of the fastest config with this value over that of the fastest of all: a geometric mean over the
-            cases in which one ran. None where none did.
+        cost: Time of the fastest config with this value over the fastest of all: geometric mean over the cases where
+            one ran; None if none did.
         chosen: How many cases chose it.
     """
 
@@ -37,9 +37,9 @@ class Parameter:
     """One parameter of a kernel's configs, over its cases on one device and toolchain.
 
     Attributes:
-        fixed: The least cost of giving it one value in all cases: how much it pays to tune it for each. None where no
-            value ran in all of them.
-        wrong: The cost of its worst value: how much it matters to choose it at all.
+        fixed: The least cost of one value for all cases, hence the gain of tuning it per case. None if no value ran in
+            all.
+        wrong: The cost of its worst value, hence how much the choice matters.
         values: In order.
     """
 
@@ -50,7 +50,7 @@ class Parameter:
 
     @property
     def edge(self) -> str:
-        """Where most cases chose the last of three or more numbers at one end, and for a reason: its name; else ""."""
+        """The end ("smallest" or "largest") that most cases chose among three or more numbers, with a gain, or ""."""
         if len(self.values) < 3 or not all(value.value.isdecimal() for value in self.values):
             return ""
         enough = MOST_CHOSEN * sum(value.chosen for value in self.values)
@@ -68,7 +68,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class OneConfig:
-    """One config for all cases: its time over that of the fastest, as a geometric mean and at worst."""
+    """One config for all cases: its slowdown against the fastest, as geometric mean and worst case."""
 
     label: str
     cost: float
@@ -77,12 +77,12 @@ class OneConfig:
 
 @dataclass(frozen=True)
 class Tunables:
-    """What the configs of one kernel say on one device and toolchain.
+    """What one kernel's configs show on one device and toolchain.
 
     Attributes:
         cases: How many were measured.
-        parameters: Those that differ between configs, first those that matter most.
-        one: The config that would cost least if all cases had it; None where no config ran in all of them.
+        parameters: Those that vary, most important first.
+        one: The cheapest single config for all cases; None if no config ran in all.
     """
 
     kernel: str
@@ -99,7 +99,7 @@ class Tunables:
 
 
 def tunables(cases: Sequence[ReportCase]) -> Tunables | None:
-    """What the configs of a kernel's cases on one device and toolchain say; None where fewer than two were measured."""
+    """The tunables of a kernel's cases on one device and toolchain; None if no case measured two configs."""
     measured = [case for case in cases if len(case.times_us) > 1]
     if not measured:
         return None
@@ -120,7 +120,7 @@ def _times(case: ReportCase) -> Iterator[tuple[Mapping[str, str], float]]:
 
 
 def _settings(config: ReportConfig, case: ReportCase) -> dict[str, str]:
-    """The parameters of a config, with options where they mean something."""
+    """A config's parameters, with options for Triton kernels."""
     options = OPTIONS if case.stored.key.is_of_triton else ()
     named = {**{name: config.config.get(name) for name in options}, **config.config["kwargs"]}
     return {name: value_words(value) for name, value in named.items() if name != "ir_override"}
@@ -155,10 +155,10 @@ def _one_config(cases: Sequence[ReportCase]) -> OneConfig | None:
 
 
 def sizes(calls: Sequence[Json]) -> tuple[str, list[float]]:
-    """How large each of a kernel's calls is: the product of the numbers in which they differ, and these in words.
+    """The size of each call, as a product of the numbers in which calls differ, and that product in words.
 
-    Numbers are integers among the arguments and the sizes of tensors, as far as all calls have them; of those that are
-    equal in all calls the first counts. Without any: "" and no sizes.
+    Numbers are integer arguments and tensor sizes that all calls have; of equal columns the first counts. Without any,
+    "" and no sizes.
     """
     rows = [dict(_numbers(call)) for call in calls]
     columns: dict[tuple[int, ...], str] = {}
@@ -167,7 +167,7 @@ def sizes(calls: Sequence[Json]) -> tuple[str, list[float]]:
         if min(column) > 0 and len(set(column)) > 1:
             columns.setdefault(column, name)
     products = [min(math.prod(row), 10**300) for row in zip(*columns)]
-    for column in columns:  # one that is the product of the others: `n_elements` beside a shape
+    for column in columns:  # the product of the others, such as `n_elements` beside a shape
         if len(columns) > 2 and all(number * number == product for number, product in zip(column, products)):
             return columns[column], list(map(float, column))
     names = list(columns.values())

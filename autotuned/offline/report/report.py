@@ -1,4 +1,4 @@
-"""What tuning bought: by device and by kernel, which parameters matter, the worst choices, and what to tune next."""
+"""What tuning gained: by device and by kernel, which parameters matter, the worst choices, and what to tune next."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WORST = 10
 
 @dataclass(frozen=True)
 class Report:
-    """What tuning bought. Nothing is averaged over devices or toolchains.
+    """What tuning gained. Nothing is averaged over devices or toolchains.
 
     Attributes:
-        cases: A case each key, by kernel, device and call.
+        cases: One per key, by kernel, device and call.
         coverage: How much of a recording is tuned; None without one.
-        older: How many choices for earlier sources of their kernels were left out.
+        older: How many choices for earlier kernel sources were left out.
     """
 
     cases: Sequence[ReportCase]
@@ -38,17 +38,17 @@ class Report:
 
     @cached_property
     def devices(self) -> list[Summary]:
-        """The cases of each device and toolchain in a few numbers; the interpreter last."""
+        """A summary for each device and toolchain, the interpreter last."""
         return [summed(some) for some in by_place(self.cases).values()]
 
     @cached_property
     def kernels(self) -> list[Summary]:
-        """The same of each kernel."""
+        """The same for each kernel."""
         return [summed(some, kernel) for kernel, some in self._groups]
 
     @cached_property
     def tunables(self) -> list[Tunables]:
-        """Which parameters matter: of each kernel on each device and toolchain of which timings are known."""
+        """Which parameters matter, by kernel, device and toolchain."""
         groups = [some for _, some in self._groups]
         real = [some for some in groups if not some[0].is_interpreted]
         return list(filter(None, map(parameters.tunables, real or groups)))
@@ -60,12 +60,12 @@ class Report:
 
     @cached_property
     def worst(self) -> list[ReportCase]:
-        """The cases to look at first: slower than untuned, then noisy ones, then the least gains."""
+        """The cases to look at first: slower than untuned, then noisy, then least gain."""
         return worst(self.cases, WORST)
 
     @cached_property
     def suggestions(self) -> list[Suggestion]:
-        """What to tune next, what matters most first."""
+        """What to tune next, most important first."""
         return suggestions(self.cases, self.kernels, self.tunables, self.coverage)
 
     def to_json(self) -> dict[str, Json]:
@@ -89,20 +89,20 @@ def report(
     device: str | None = None,
     triton: str | None = None,
 ) -> Report:
-    """What tuning bought, over what calls without tuning run: `default=`, or the first config of the list.
+    """What tuning gained over the untuned config: `default=`, or the first of the list.
 
-    A key counts once, with the choice that a call gets. Searches that are not finished are left out, and what was tuned
-    for another source of a kernel than the one that was tuned last.
+    Each key counts once, with the choice that a call gets. Unfinished searches are left out, and so is what was tuned
+    for an older source of a kernel.
 
     Args:
-        kernel: Only kernels of this name, or whose name ends in it after a dot. The choices that come with this
-            package are reported only by a kernel's name.
-        calls: A recording: the report says how much of it is tuned.
-        device: Only devices whose slug has this in it, such as "h200" or "interpreter".
-        triton: Only this version of Triton, or versions that begin so, such as "3.6".
+        kernel: Only kernels with this name, or this dotted suffix. This package's own choices are reported only by a
+            kernel's name.
+        calls: A recording: report how much of it is tuned.
+        device: Only devices whose slug contains this, such as "h200" or "interpreter".
+        triton: Only this version of Triton, or versions that begin with it, such as "3.6".
 
     Raises:
-        KernelNameError: No kernel has this name, nothing is tuned for this device and version, or nothing at all.
+        KernelNameError: No kernel has this name, or nothing is tuned that fits.
         RecordingError: The recording cannot be read.
     """
     wanted = Filter(kernel, device, triton)

@@ -1,4 +1,4 @@
-"""What a report is about: each choice with what it is worth and what was measured, and groups in a few numbers."""
+"""The cases of a report: each choice with its gain and timings, and summaries of groups."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autotuned.store.record import Timing, identity_of
 from autotuned.tunable import configs
 from autotuned.typed_json import Json, canonical
 
-SLOWER = 0.99  # a choice whose `vs_default` is below loses to what runs untuned by over 1%
+SLOWER = 0.99  # a `vs_default` below is slower than untuned by over 1%
 Place = tuple[str, str]  # device and toolchain
 
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """One config of a case; `roles` are among "chosen" and "default": what runs untuned.
+    """One config of a case; `roles` are "chosen" and "default" (the untuned config).
 
     Attributes:
         config: Its canonical form.
@@ -37,7 +37,7 @@ class ReportConfig:
 
     @property
     def usable_us(self) -> float | None:
-        """Its time, where it may be chosen."""
+        """Its time if it may be chosen."""
         return self.median_us if self.median_us and self.status in ("ok", "same") else None
 
     def to_json(self) -> dict[str, Json]:
@@ -47,12 +47,12 @@ class ReportConfig:
 
 @dataclass(frozen=True)
 class ReportCase:
-    """One choice and what it is worth.
+    """One choice and its gain.
 
     Attributes:
-        configs: All that were measured, in list order; none from config files.
-        seconds: What the search took.
-        count: How often a recording has it; None without one.
+        configs: All measured configs in list order; none from config files.
+        seconds: Time of the search.
+        count: Its count in a recording; None without one.
     """
 
     stored: Stored
@@ -62,7 +62,7 @@ class ReportCase:
 
     @property
     def vs_default(self) -> float | None:
-        """Time of what runs untuned over that of the choice, above 1 where tuning helps; None where it is not known."""
+        """Time of the untuned config over the choice's, above 1 if tuning helps; None if unknown."""
         return self.stored.vs_default
 
     @property
@@ -72,33 +72,33 @@ class ReportCase:
 
     @property
     def is_interpreted(self) -> bool:
-        """Whether Triton's interpreter was measured, whose times say nothing of a GPU."""
+        """Whether it was measured in Triton's interpreter, whose times say nothing about a GPU."""
         return bool(self.stored.key.context["device"].get("name") == "interpreter")
 
     @property
     def is_noisy(self) -> bool:
-        """Whether its times were too unsteady, or too short, to be sure of the choice."""
+        """Whether its times were too noisy or too short for a certain choice."""
         return self.stored.quality in ("noisy", "unresolved") and not self.is_interpreted
 
     @property
     def times_us(self) -> list[float]:
-        """Of the configs that may be chosen, fastest first."""
+        """Times of the usable configs, fastest first."""
         return sorted(config.usable_us for config in self.configs if config.usable_us)
 
     @property
     def spread(self) -> float | None:
-        """Time of the slowest config over that of the fastest."""
+        """Time of the slowest config over the fastest."""
         times = self.times_us
         return slowdown(times[-1], times[0]) if times else None
 
     def failures(self, status: str = "failed") -> list[ReportConfig]:
-        """Those that failed, whose process ended in their launch included, or computed something else ("wrong")."""
+        """Configs that failed or crashed, or with "wrong" those that computed something else."""
         alike = ("failed", "crashed") if status == "failed" else (status,)
         return [config for config in self.configs if config.status in alike]
 
     @property
     def failed(self) -> int:
-        """How many configs failed, or computed something else."""
+        """How many configs failed or computed something else."""
         return len(self.failures()) + len(self.failures("wrong"))
 
     def to_json(self) -> dict[str, Json]:
@@ -117,13 +117,13 @@ class ReportCase:
 
 
 class Reader:
-    """Makes cases of choices; what many have in common, configs and their labels, is held once."""
+    """Makes cases of choices; shares equal configs and labels to save memory."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bool], tuple[Json, str]] = {}
 
     def case(self, choice: Stored, count: int | None = None) -> ReportCase:
-        """The case of a choice, which then holds its record without the timings."""
+        """The case of a choice, which drops the record's timings."""
         record = choice.record
         if record is None or not record.timings:
             return ReportCase(choice, count=count)
@@ -144,7 +144,7 @@ class Reader:
 
 
 def current(cases: Iterable[ReportCase]) -> list[ReportCase]:
-    """Without what was tuned for another source of a kernel than the one that was tuned last, the rest being equal."""
+    """Leave out what was tuned for an older source of a kernel, other things being equal."""
     newest: dict[str, tuple[str, str, ReportCase]] = {}
     for case in cases:
         key = case.stored.key
@@ -159,13 +159,15 @@ def current(cases: Iterable[ReportCase]) -> list[ReportCase]:
 
 @dataclass(frozen=True)
 class Summary:
-    """The cases of one device and toolchain, of one kernel or (None) of all, in a few numbers.
+    """Summary of the cases of one device and toolchain, of one kernel or (None) of all.
 
     Attributes:
-        vs_default: Geometric mean of the cases' `vs_default`; None where no case has one. `least`, `most`: of these.
-        slower: Cases that lose to what runs untuned by over 1%.
+        vs_default: Geometric mean over the cases; None if no case has one.
+        least, most: The extremes of `vs_default`.
+        slower: Cases slower than untuned by over 1%.
         noisy: Cases whose times are noisy or unresolved.
-        failed: Configs that failed, or computed something else; `configs` is how many were measured.
+        configs: How many were measured.
+        failed: How many of them failed or computed something else.
         seconds: Spent searching.
     """
 
@@ -206,7 +208,7 @@ def summed(cases: Sequence[ReportCase], kernel: str | None = None) -> Summary:
 
 
 def by_place(cases: Iterable[ReportCase]) -> dict[Place, list[ReportCase]]:
-    """Cases by device and toolchain; the interpreter last, for its times say nothing of a GPU."""
+    """Cases by device and toolchain, the interpreter last."""
     found: dict[Place, list[ReportCase]] = {}
     for case in cases:
         found.setdefault(case.place, []).append(case)
@@ -222,11 +224,11 @@ def by_kernel(cases: Iterable[ReportCase]) -> dict[str, list[ReportCase]]:
 
 
 def slowdown(us: float, fastest_us: float) -> float:
-    """A time over the fastest one; a damaged record's may be beyond all numbers."""
+    """A time over the fastest, bounded, since a damaged record may hold anything."""
     return min(us / fastest_us, 1e9)
 
 
 def mean(ratios: Iterable[float | None]) -> float | None:
-    """Geometric mean of what is known; None where nothing is."""
+    """Geometric mean of the known ratios; None if there are none."""
     known = [math.log(ratio) for ratio in ratios if ratio]  # `statistics` costs each command 10 ms
     return math.exp(math.fsum(known) / len(known)) if known else None

@@ -1,4 +1,4 @@
-"""What the user's store and the config files hold: every choice, in order, for listings and reports."""
+"""Lists the choices of the user's store and the config files, for listings and reports."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ log = logging.getLogger("autotuned")
 STORE = "store"
 
 
-_only: list[str] = []  # places, for as long as nothing is listed of others
+_only: list[str] = []  # not empty within `of_store`
 
 
 @contextmanager
 def of_store() -> Iterator[None]:
-    """Records alone, and no config files, for a `with` block."""
+    """List records only, no config files."""
     _only.append(STORE)
     try:
         yield
@@ -46,10 +46,10 @@ class Stored:
     """One choice.
 
     Attributes:
-        config, median_us: What was chosen and its time; no config while a search is not finished.
-        vs_default: Time of the config used without tuning over that of this one; None where it is not known, as of a
-            record's head.
-        path: The file it is in; `record` is set where that is a record of the store.
+        config: The chosen config; None if a search is unfinished.
+        median_us: Its time.
+        vs_default: Time of the untuned config over this one; None if unknown, as in a record's head.
+        path: Its file; `record` is set if that is a record of the store.
         conditions: What it was measured under.
     """
 
@@ -64,37 +64,37 @@ class Stored:
 
     @property
     def source(self) -> str:
-        """The place it comes from."""
+        """The place it comes from: "store", or the path of the config file."""
         return STORE if self.record is not None else self.path
 
     @property
     def place(self) -> str:
-        """The same in a word; a file's name would say the kernel's once more."""
+        """Either "store" or "file"."""
         return STORE if self.record is not None else "file"
 
     @property
     def digest(self) -> str:
-        """The key's digest: of a record its file's name, for hashing all keys would double the time of a listing."""
+        """The key's digest; a record's from its file name, since hashing would double the time of a listing."""
         return os.path.basename(self.path).removesuffix(".json") if self.record is not None else self.key.digest
 
     @property
     def device(self) -> str:
-        """Slug of the device it holds for."""
+        """Slug of its device."""
         return _of_context(self.key.context)[1]
 
     @cached_property
     def call_words(self) -> str:
-        """The call for people; like the next two made once, for ordering and for printing."""
+        """The call for people; cached, like the next two, for sorting and printing."""
         return words.call_words(self.key.call)
 
     @cached_property
     def config_words(self) -> str:
-        """The config for people; "unfinished" where a search has not chosen yet."""
+        """The config for people; "unfinished" if the search has not chosen yet."""
         return configs.label(self.config, self.key.is_of_triton)
 
     @property
     def toolchain(self) -> str:
-        """Version of Triton, or of what a plain callable names."""
+        """Version of Triton, or of a plain callable's distributions."""
         return _of_context(self.key.context)[2]
 
     def to_json(self) -> dict[str, Json]:
@@ -115,7 +115,7 @@ class Stored:
 
 
 def _of_context(context: Mapping[str, Json]) -> tuple[Mapping[str, Json], str, str]:
-    """A context, and the words for its device and toolchain: made once where records share it, as heads do."""
+    """A context and the words for its device and toolchain, cached for contexts that records share."""
     known = _contexts.get(id(context))
     if known is None:
         toolchain = words.toolchain_words(context)
@@ -125,17 +125,17 @@ def _of_context(context: Mapping[str, Json]) -> tuple[Mapping[str, Json], str, s
     return known
 
 
-_contexts: dict[int, tuple[Mapping[str, Json], str, str]] = {}  # by id, which is one's own while the context is held
+_contexts: dict[int, tuple[Mapping[str, Json], str, str]] = {}  # by id, unique while the context is held
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which choices are wanted: those that fit all that is given.
+    """Which choices are wanted; all given conditions must hold.
 
     Attributes:
-        kernel: A kernel's name, or what it ends in after a dot. Without one, what comes with this package is left out.
-        device: A part of a device's name or slug, such as "H200", "nvidia-h200-sm_90" or "interpreter", in any case.
-        triton: A version of Triton, or how it begins: "3.6" stands for 3.6.0 and 3.6.1; "none" for plain callables.
+        kernel: A kernel's name or dotted suffix. Without one, this package's own choices are left out.
+        device: Part of a device's name or slug, such as "H200", "nvidia-h200-sm_90" or "interpreter", in any case.
+        triton: A version of Triton or its beginning: "3.6" stands for 3.6.0 and 3.6.1; "none" for plain callables.
     """
 
     kernel: str | None = None
@@ -143,7 +143,7 @@ class Filter:
     triton: str | None = None
 
     def fits(self, key: Key) -> bool:
-        """Whether a key is of such a kernel, device and toolchain."""
+        """Whether a key matches."""
         return (
             (self.kernel is None or f".{key.kernel}".endswith(f".{self.kernel}"))
             and safe_name(self.device or "") in _of_context(key.context)[1]
@@ -151,10 +151,10 @@ class Filter:
         )
 
     def of(self, choices: Iterable[Stored]) -> Iterator[Stored]:
-        """Those that fit, in their order.
+        """The choices that match, in order.
 
         Raises:
-            KernelNameError: There are choices, and none fits.
+            KernelNameError: There are choices, and none matches.
         """
         devices, versions, fitting = set(), set(), False
         for stored in choices:
@@ -174,10 +174,10 @@ def _version(key: Key) -> str:
 
 
 def choices(wanted: Filter = Filter(), heads: bool = False, once: bool = False) -> Iterator[Stored]:
-    """Every choice that is wanted, by kernel, then in the order of `of_kernel`; none where nothing is stored.
+    """Every wanted choice, by kernel, then in the order of `of_kernel`.
 
     Raises:
-        KernelNameError: No kernel has this name, or none of its choices fits.
+        KernelNameError: No kernel has this name, or none of its choices matches.
     """
     own = wanted.kernel is not None
     names = kernels(own=own)
@@ -187,12 +187,12 @@ def choices(wanted: Filter = Filter(), heads: bool = False, once: bool = False) 
 
 
 def shipped(kernel: str | None = None, own: bool = True) -> Iterable[tuple[str, Key, Entry]]:
-    """What `lookup.shipped` gives; nothing within `of_store`."""
+    """`lookup.shipped`, or nothing within `of_store`."""
     return () if _only else lookup.shipped(kernel, own=own)
 
 
 def choices_in(path: Path) -> Iterator[Stored]:
-    """Every choice in another store, by its cache folder, or in a config file or a folder of them; each key once.
+    """Every choice in another store (by its cache folder), a config file or a folder of them, each key once.
 
     Raises:
         ConfigFileError: There are no config files.
@@ -206,23 +206,23 @@ def choices_in(path: Path) -> Iterator[Stored]:
 
 
 def kernels(quietly: bool = False, own: bool = True) -> list[str]:
-    """The names of all kernels with a record or an entry in a config file; without `own`, not those of this package."""
+    """Names of all kernels with a record or an entry; without `own`, not those of this package."""
     return sorted({key.kernel for _, key, _ in shipped(own=own)} | listing.kernels(quietly=quietly))
 
 
 def of_kernel(
     kernel: str, heads: bool = False, quietly: bool = False, own: bool = True, once: bool = False
 ) -> Iterator[Stored]:
-    """A kernel's records and entries of config files, by device, call, toolchain and place.
+    """A kernel's records and config file entries, by device, call, toolchain and place.
 
-    Of a kernel with more than `listing.BLOCK` of them each block of so many is in order: no more are held at a time.
+    More than `listing.BLOCK` of them are sorted in blocks of that size, to bound memory.
 
     Args:
-        kernel: Its whole name.
-        heads: Without the timings and the provenance of records, which is far quicker.
+        kernel: Its full name.
+        heads: Without timings and provenance of records, which is much faster.
         quietly: Leave damaged records where they are.
-        own: With what the config files of this package have.
-        once: Of each key only the choice that a call gets, and no unfinished searches.
+        own: Include this package's own config files.
+        once: For each key only the choice that a call gets, and no unfinished searches.
     """
     kept = (listing.all_heads if heads else listing.all_records)(kernel, quietly)
     found = itertools.chain(_records(kept), _entries(shipped(kernel, own=own)))
@@ -230,7 +230,7 @@ def of_kernel(
 
 
 def in_order(found: Iterable[Stored]) -> Iterator[Stored]:
-    """Choices by device, call, toolchain and place, in blocks of `listing.BLOCK`; without those that are damaged."""
+    """Sort choices by device, call, toolchain and place, in blocks of `listing.BLOCK`; drops damaged ones."""
     found = iter(found)
     while block := list(itertools.islice(found, listing.BLOCK)):
         places = [_place(stored) for stored in block]
@@ -239,7 +239,7 @@ def in_order(found: Iterable[Stored]) -> Iterator[Stored]:
 
 
 def _place(stored: Stored) -> tuple[Json, ...]:
-    """By what it is ordered; empty if it is not built as it should be, which is said. Somebody may have edited it."""
+    """The sort key; empty, with a warning, if the choice is malformed, as after an edit."""
     try:
         texts = map(words.in_order, (stored.call_words, stored.toolchain))
         return (stored.device, *texts, stored.source) if stored.config_words else ()
@@ -249,7 +249,7 @@ def _place(stored: Stored) -> tuple[Json, ...]:
 
 
 def _first(found: Iterable[Stored]) -> Iterator[Stored]:
-    """Of each key the first choice, in the order in which a call asks."""
+    """The first choice of each key, in the order in which a call asks."""
     seen: set[str] = set()
     for stored in found:
         if stored.config is not None and stored.digest not in seen:

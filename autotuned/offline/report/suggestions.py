@@ -1,4 +1,4 @@
-"""What to tune next: what a report shows to be missing, lost, unsure, or at the end of what was tried."""
+"""What to tune next: choices that are missing, slower than untuned, uncertain, or at the edge of what was tried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotuned.offline.report.reported import SLOWER, ReportCase, Summary
 from autotuned.offline.report.usage import Usage
 from autotuned.typed_json import Json, canonical
 
-MOST_FAILED = 0.5  # of a kernel's configs; with more, the search spends its time on what cannot run
+MOST_FAILED = 0.5  # of a kernel's configs; with more, a search mostly wastes its time
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,10 @@ class Suggestion:
     """One thing to tune next.
 
     Attributes:
-        kind: "missing": called and not tuned; "slower": loses to what runs untuned; "noisy": unsure; "toolchain": tuned
-            for an earlier toolchain only; "edge": the best value of a parameter is the last that was tried; "failing":
-            most configs fail.
-        kernel: None where it is about several.
-        count: How many calls or cases it is about; for "failing", how many configs.
+        kind: "missing": called but not tuned; "slower": than untuned; "noisy": uncertain; "toolchain": tuned only for
+            an earlier one; "edge": a parameter's best value is the last one tried; "failing": most configs fail.
+        kernel: None if it concerns several.
+        count: Number of calls or cases; for "failing", of configs.
         text: What was found and what to do.
     """
 
@@ -43,13 +42,13 @@ class Suggestion:
 def suggestions(
     cases: Sequence[ReportCase], kernels: Sequence[Summary], found: Sequence[Tunables], covered: Usage | None
 ) -> list[Suggestion]:
-    """What to tune next, what matters most first, for the latest toolchain on each device.
+    """What to tune next, most important first, for the latest toolchain on each device.
 
-    The interpreter's times lead to none.
+    Times of the interpreter are ignored.
 
     Args:
         cases, kernels: All cases, and their summaries by kernel, device and toolchain.
-        found: What the configs of each kernel say.
+        found: Each kernel's tunables.
         covered: How much of a recording is tuned.
     """
     latest: dict[tuple[str | None, str], str] = {}
@@ -88,7 +87,7 @@ def _unsure(kernels: Sequence[Summary]) -> Iterator[Suggestion]:
 
 
 def _earlier(cases: Iterable[ReportCase], latest: Mapping[tuple[str | None, str], str]) -> Iterator[Suggestion]:
-    """Calls that are tuned on a device for an earlier toolchain than the latest of their kernel there, not for it."""
+    """Calls tuned on a device only for an earlier toolchain than the kernel's latest there."""
     tuned: dict[tuple[str, str], dict[str, set[str]]] = {}
     for case in cases:
         calls = tuned.setdefault((case.stored.key.kernel, case.stored.device), {})
@@ -123,9 +122,8 @@ def _failing(kernels: Iterable[Summary]) -> Iterator[Suggestion]:
 
 
 def worst(cases: Iterable[ReportCase], most: int) -> list[ReportCase]:
-    """The cases to look at first: those that lose to what runs untuned, then noisy ones, then the least gains.
-
-    Of the interpreter only where there is nothing else.
+    """The cases to look at first: slower than untuned, then noisy, then least gain; interpreted ones only if there are
+    no others.
     """
     found = list(cases)
     known = [case for case in found if not case.is_interpreted] or found

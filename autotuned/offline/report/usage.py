@@ -1,4 +1,4 @@
-"""What was tuned and is never used, and what is used and not tuned: choices against the calls of a recording."""
+"""Compares choices with the calls of a recording: what is tuned but unused, and used but not tuned."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from autotuned.typed_json import Json, canonical
 
 @dataclass(frozen=True)
 class Missing:
-    """A key that was used and is not tuned.
+    """A key that was called and is not tuned.
 
     Attributes:
         count: How often it was called.
-        nearest: The key of the kernel that is most like it, if any is known; `changes` are the parts they differ in.
+        nearest: The kernel's most similar stored key, if any; `changes` are the differing parts.
     """
 
     key: Key
@@ -33,7 +33,7 @@ class Missing:
 
     @property
     def words(self) -> str:
-        """In what the nearest key differs, in few words."""
+        """The differences to the nearest key, in few words."""
         if self.nearest is None:
             return "nothing of this kernel is tuned"
         return ", ".join(change_words(change) for change in self.changes)
@@ -52,15 +52,16 @@ class Missing:
 
 
 class Usage:
-    """The calls of a recording, and what answers them: the store and the config files are asked for each key.
+    """The calls of a recording, and the choices in store and config files that answer them.
 
-    They are asked in the context in which the call was made. Kernels are not imported: whether a choice is still among
-    a kernel's configs, and `nearest=`, are left to the call.
+    They are looked up in the context in which they were recorded. Kernels are not imported, so `nearest=` and changed
+    lists of configs are not considered.
 
     Attributes:
-        recorded: Distinct calls, `tuned` those that are answered; several of other alignment or grids may have one key.
-        counts: How often each key was called, those first that were called most often.
-        answers: By the digest of each key that is answered, the key of the choice that answers it.
+        recorded: Distinct calls; several with other alignment or grids may share a key.
+        tuned: Those that have an answer.
+        counts: How often each key was called, most frequent first.
+        answers: Digest of an answered key -> key of the choice that answers it.
     """
 
     def __init__(self, recorded: Iterable[RecordedCall]) -> None:
@@ -75,14 +76,14 @@ class Usage:
 
     @cached_property
     def missing(self) -> list[Missing]:
-        """What was used and is not tuned, each with the nearest key that is."""
+        """Keys that were called and are not tuned, each with the nearest tuned key."""
         keys = [key for key in self.counts if key.digest not in self.answers]
         known = {name: Alike(explain.stored_keys(name)) for name in {key.kernel for key in keys}}
         nearest = [(key, known[key.kernel].nearest(key)) for key in keys]
         return [Missing(key, self.counts[key], one, explain.changes(key, one) if one else ()) for key, one in nearest]
 
     def unused(self, names: Iterable[str]) -> list[Stored]:
-        """Choices of kernels for the devices of the recording that answer none of its calls."""
+        """Choices of kernels for the recording's devices that answer none of its calls."""
         used = {key.digest for key in self.answers.values()} | self.answers.keys()
         devices = {canonical(key.context["device"]) for key in self.counts}
         return [
@@ -96,21 +97,21 @@ class Usage:
 
     @property
     def calls(self) -> int:
-        """How many calls were made."""
+        """Total number of calls."""
         return sum(call.count for call in self.recorded)
 
     @property
     def tuned_calls(self) -> int:
-        """How many of them are answered."""
+        """How many of them have an answer."""
         return sum(call.count for call in self.tuned)
 
     @property
     def share(self) -> float:
-        """The same as a share."""
+        """Share of calls with an answer."""
         return self.tuned_calls / self.calls if self.calls else 0.0
 
     def to_json(self) -> dict[str, Json]:
-        """The coverage that `report --json` prints."""
+        """The coverage as `report --json` prints it."""
         return {
             "distinct": len(self.recorded),
             "tuned": len(self.tuned),

@@ -1,4 +1,4 @@
-"""Compile workers of a process that measures: asked to compile a config, and killed when it takes too long."""
+"""Compile workers of a measuring process, killed if they take too long."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from autotuned.offline.workers.compile_server import main; main()"
 )
-# Compiling needs no GPU, and what sees none cannot disturb one, nor take memory of it.
+# Compiling needs no GPU, and a process that sees none cannot disturb it or take its memory.
 _BLIND = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
-BEGIN_S = 20.0  # a process that was forked and says nothing for so long has nothing to do with the config
+BEGIN_S = 20.0  # a forked process that is silent for longer failed before it got to the config
 
 
 class _LostError(Exception):
-    """The server is not there any more."""
+    """The server has ended."""
 
 
 class _Worker:
@@ -44,11 +44,11 @@ class _Worker:
         self.pid, self._connection = pid, connection
 
     def ask(self, request: Any, limit_s: float, begun: Callable[[], None]) -> tuple[str, str] | None:
-        """What it answers; None where it ended, or did not answer in time.
+        """Its answer; None if it ended or ran out of time.
 
         Raises:
             OSError, EOFError: It did not begin.
-            Exception: The request cannot be sent: it was not.
+            Exception: The request could not be sent.
         """
         self._connection.send(request)
         if not self._connection.poll(BEGIN_S) or self._connection.recv() != "begun":
@@ -61,26 +61,25 @@ class _Worker:
             return None
 
     def close(self) -> None:
-        """It ends when it has nothing to do."""
         self._connection.close()
 
 
 class Compilers:
-    """Processes that compile for this one: blind to GPUs, forked when they are needed from one that is started now.
+    """Compile workers: blind to GPUs, forked on demand from a server process that has Triton and the targets imported.
 
-    That one imports Triton and the targets meanwhile; until it is ready, and for whatever it does not know, `compile`
-    does nothing, and the caller compiles by itself. Triton's cache on disk is the only place where binaries come from.
+    Until the server is ready, and for kernels it does not know, `compile` returns None and the caller compiles.
+    Binaries are handed over through Triton's cache on disk.
 
     Args:
         targets: As `tune` takes them.
-        limit_s: What one config may take.
+        limit_s: Time limit for one config.
     """
 
     def __init__(self, targets: Sequence[str], limit_s: float) -> None:
         self._limit_s = limit_s
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)]
-        # A group of its own: when the process that measures is killed with its group, this one still kills the others.
+        # In its own group, so that it outlives a killed measuring process and can kill the workers.
         self._server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, pass_fds=[theirs.fileno()],
             start_new_session=True, env=env.changed(_BLIND),
@@ -98,19 +97,19 @@ class Compilers:
     def compile(
         self, kernel: str, parts: tuple[Any, ...], folder: Path | None, begun: Callable[[], None]
     ) -> str | None:
-        """Compile one config of a kernel, into Triton's cache or a scratch folder.
+        """Compile one config of a kernel into Triton's cache or a scratch folder.
 
         Args:
-            parts: What `triton_compat.compiled.specialization` gives.
+            parts: From `compiled.specialization`.
             begun: Called when it begins.
 
         Returns:
-            The hash of the binary in Triton's cache; "" where it does not compile there, and is to be tried here; None
-            where nothing was tried.
+            The binary's hash in Triton's cache; "" if it failed there and should be tried here; None if nothing was
+            tried.
 
         Raises:
-            LeftOutError: It took longer than it may, or ended its process.
-            MemoryError: Its process was killed from outside, as it is for want of memory.
+            LeftOutError: It timed out or killed its process.
+            MemoryError: Its process was killed from outside, probably for lack of memory.
         """
         if not self._knows(kernel):
             return None
@@ -132,11 +131,11 @@ class Compilers:
         return self._told(kernel, *answer)
 
     def missed(self, kernel: str) -> None:
-        """What a worker compiled is not what this process looks for: from now on it compiles that kernel by itself."""
+        """A worker's binary was not found: from now on this process compiles that kernel itself."""
         self._give_up(kernel, "what they compile is not found in Triton's cache")
 
     def close(self) -> None:
-        """End all of them."""
+        """End all processes."""
         with self._guard:
             self._channel.close()
         self._over = self._over or "closed"
@@ -202,7 +201,7 @@ class Compilers:
             self._idle.append(worker)
 
     def _dispose(self, worker: _Worker) -> int:
-        """Kill one with all that it has started; how it ended, as `os.waitstatus_to_exitcode` says it."""
+        """Kill a worker and its children; returns its exit code as `os.waitstatus_to_exitcode` does."""
         try:
             return self._ask({"do": "end", "pid": worker.pid})
         except _LostError as error:
@@ -212,7 +211,7 @@ class Compilers:
             worker.close()
 
     def _ask(self, command: dict[str, Any], descriptors: Sequence[int] = ()) -> int:
-        """The server's answer, one number."""
+        """Send the server a command; its answer is a number."""
         with self._guard:
             try:
                 socket.send_fds(self._channel, [json.dumps(command).encode()], descriptors)
@@ -230,6 +229,6 @@ class Compilers:
 
 
 def are_wanted() -> bool:
-    """Whether this system can have them; some threads at once must be allowed too."""
+    """Whether this system supports compile workers, and more than one compilation at once is allowed."""
     asked = env.compile_workers()
     return sys.platform == "linux" and hasattr(os, "fork") and (asked is None or asked > 1)

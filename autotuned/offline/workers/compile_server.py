@@ -1,4 +1,4 @@
-"""The process that compile workers are forked from: it sees no GPU, has imported what they need, and ends them."""
+"""The process that compile workers are forked from: it sees no GPU, has imported the targets, and ends the workers."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ PR_SET_PDEATHSIG = 1  # of Linux's <sys/prctl.h>
 
 
 def main() -> None:
-    """Import the targets, say which kernels are known, and fork workers until the parent ends."""
-    _end_with_parent(signal.SIGKILL)  # until it listens it would not notice
+    """Import the targets, report the known kernels, and fork workers until the parent ends."""
+    _end_with_parent(signal.SIGKILL)  # it does not listen yet
     channel = socket.socket(fileno=int(sys.argv[1]))
     try:
         kernels = _kernels(json.loads(channel.recv(1 << 20)))
         compiled.prepare_compiler()
-    except Exception as error:  # whatever a module does that wants to see a GPU
+    except Exception as error:  # a module that needs to see a GPU may raise anything
         channel.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[: 1 << 16]}).encode())
         return
-    sys.stdout.flush()  # else each worker would write it once more
-    with contextlib.suppress(OSError):  # the parent has ended meanwhile: what is asked next says so
+    sys.stdout.flush()  # or each worker would write it again
+    with contextlib.suppress(OSError):  # the parent has ended: noticed at the next read
         channel.send(json.dumps({"kernels": list(kernels)}).encode())
-    _end_with_parent(0)  # from now on the end of the channel says so, and workers are killed first
+    _end_with_parent(0)  # from now on the channel's end is noticed, and workers are killed first
     _serve(channel, kernels)
 
 
 def _kernels(targets: list[str]) -> dict[str, Any]:
-    """What is compiled for each tuned kernel of the targets, by name."""
+    """Each tuned kernel of the targets that can be compiled ahead, by name."""
     targets_of = (found.tuner.tunable for found in cases.load(targets))
     return {target.name: kernel.innermost(target.fn) for target in targets_of if target.compiles_ahead}
 
@@ -68,9 +68,9 @@ def _asked(channel: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _end(pid: int, workers: set[int]) -> int:
-    """Kill a worker and what it has started. Before it is waited for, nobody else can have its number."""
+    """Kill a worker and its children; until it is waited for, its pid cannot be reused."""
     workers.discard(pid)
-    for kill in (os.killpg, os.kill):  # it may not have got to make its group
+    for kill in (os.killpg, os.kill):  # it may not have made its group yet
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -91,7 +91,6 @@ def _fork(channel: socket.socket, descriptor: int, kernels: dict[str, Any]) -> i
 
 
 def _work(connection: Connection, kernels: dict[str, Any]) -> None:
-    """Compile what is asked for until nobody asks any more."""
     while True:
         try:
             name, parts, folder = connection.recv()
@@ -106,12 +105,12 @@ def _compiled(kernel: Any, parts: tuple[Any, ...], folder: str | None) -> tuple[
     try:
         with cache.same_as(None if folder is None else Path(folder)):
             return "done", compiled.compile_specialization(kernel, parts)
-    except Exception as error:  # of the kernel, or of this process alone: whoever asked finds out
+    except Exception as error:  # of the kernel, or of this process only: the caller finds out
         return "failed", f"{type(error).__name__}: {error}"
 
 
 def _end_with_parent(number: int) -> None:
-    """Let the kernel send this process a signal when its parent ends; 0 for none."""
+    """Have the kernel send this process a signal when its parent ends; 0 for none."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C as `tune` takes it: the first is kept until nothing would get lost by it, the next one is raised at once."""
+"""Ctrl-C during `tune`: the first is deferred until nothing is lost by it, the next one raises at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from types import FrameType, TracebackType
 
 
 class Interrupts:
-    """Keeps the first Ctrl-C of a `with` block until `check` is called.
+    """Defers the first Ctrl-C of a `with` block until `check` is called.
 
-    Raised wherever it comes, it would lose what has just been read or is being written, and within Ray's own code it
-    may get lost itself. Where Ctrl-C is ignored, or somebody else takes it, all stays as it is.
+    Raised at any point, it would lose what was just read or is being written, and Ray's own code may swallow it. If
+    Ctrl-C is ignored or handled by others, nothing changes.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Interrupts:
         self._is_asked = True
 
     def check(self) -> None:
-        """Raise the one that was kept, once.
+        """Raise the deferred Ctrl-C, once.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed before.
@@ -50,7 +50,7 @@ class Interrupts:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Let no Ctrl-C come within a `with` block: it comes after it. What is started within begins with it held back."""
+    """Block Ctrl-C within a `with` block; processes started in it begin with it blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

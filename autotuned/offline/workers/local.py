@@ -1,4 +1,4 @@
-"""The processes of `tune` on this host: one for each GPU that was named, or a single one for the device there is."""
+"""The processes of `tune` on this host: one per named GPU, or a single one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Local:
     """Starts processes on this host.
 
     Args:
-        devices: What `devices` says; None for the device that a process finds by itself.
+        devices: The option `devices`; None for one process on the default device.
 
     Raises:
-        NoDeviceError, DeviceChoiceError: The GPUs that were named are not there.
+        NoDeviceError, DeviceChoiceError: The named GPUs are not there.
     """
 
     gathers = False
@@ -31,23 +31,23 @@ class Local:
         self._slots = [Slot("")] if devices is None else _slots(devices)
 
     def slots(self) -> list[Slot]:
-        """One for each GPU."""
+        """One per GPU."""
         return self._slots
 
     def start(self, slot: Slot, given: Mapping[str, Json]) -> Worker:
-        """A process that sees that GPU only."""
+        """A process that sees only the slot's GPU."""
         return Worker(given, slot.settings)
 
     def wait(self, processes: Sequence[Process], limit_s: float) -> None:
-        """Return when one of them has said something, or the time is over."""
+        """Return when one of them has sent something, or after the time limit."""
         select.select([process for process in processes if isinstance(process, Worker)], [], [], limit_s)
 
     def is_needed(self, slot: Slot) -> bool:
-        """Every GPU that was named is waited for: its kind may be another one."""
+        """Always: each named GPU may be of another kind."""
         return True
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def _slots(devices: str) -> list[Slot]:
@@ -61,7 +61,7 @@ def _slots(devices: str) -> list[Slot]:
 
 
 def _compilers(processes: int) -> dict[str, str | None]:
-    """Each process's share of what may be compiled at once here, unless the user says how many."""
+    """Each process's share of parallel compilations, unless the user set it."""
     if env.compile_workers() is not None or processes == 1:
         return {}
     return {COMPILE_WORKERS: str(parallelism.count(1 << 20) // processes)}

@@ -1,4 +1,4 @@
-"""`tune` on several devices: a process for each, cases handed out one by one, and nothing lost with a process."""
+"""`tune` on several devices: a process for each, cases handed out one by one, nothing lost when a process ends."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from autotuned.store import record, records
 from autotuned.typed_json import Json
 
 TICK_S = 0.2
-BLAMELESS = 3  # ends with no config to blame: of a device in a row, or of a case, after which either is given up
-PATIENCE_S = 60.0  # how long the slot of a lost node is waited for when only it could do what is left
-SHIP_S = 2.0  # between two writings of config files: each reads and writes whole files
+BLAMELESS = 3  # ends without a config to blame after which a device (in a row) or a case is given up
+PATIENCE_S = 60.0  # how long to wait for a lost node's slot if only it could do the rest
+SHIP_S = 2.0  # between two writes of config files, which read and write whole files
 
 
 class Pool:
@@ -40,7 +40,7 @@ class Pool:
         self._interrupts = Interrupts()
         self._queues: dict[str, Queue] = {}
         self._excluded: dict[str, dict[str, str]] = {}
-        self._seen: set[tuple[str, str]] = set()  # model and digest: with `force`, what is not to be forced again
+        self._seen: set[tuple[str, str]] = set()  # model and digest, not to be forced again
         self._kernels: set[str] = set()
         self._unshipped: list[tuple[Key, Entry]] = []
         self._shipped = self._start
@@ -48,8 +48,8 @@ class Pool:
         self._result = TuneResult(budget_s=options.budget_s)
 
     def result(self) -> TuneResult:
-        """What has come of it so far: cases by kind of device and in the order of the targets."""
-        models = dict.fromkeys([*(slot.model for slot in self._slots), *self._queues])  # a slot may change its kind
+        """The result so far: cases by kind of device, in the order of the targets."""
+        models = dict.fromkeys([*(slot.model for slot in self._slots), *self._queues])  # slots may change kind
         queues = [self._queues[model] for model in models if model in self._queues]
         self._result.cases = [
             CaseResult(**queue.results[number]) for queue in queues for number in sorted(queue.results)
@@ -63,7 +63,7 @@ class Pool:
         """Measure until all is done.
 
         Raises:
-            AutotunedError, OSError: What a process raised; no device is left; a config file cannot be written.
+            AutotunedError, OSError: Raised by a process; no device is left; or a config file cannot be written.
         """
         with self._interrupts:
             try:
@@ -100,9 +100,9 @@ class Pool:
         return [slot for slot in self._slots if not slot.gone]
 
     def _goes_on(self) -> bool:
-        """Whether something is left to do, or may be, and a device that may do it."""
+        """Whether work is left, or may come, with a device that can do it."""
         if not self._queues or any(slot.model is None and self._executor.is_needed(slot) for slot in self._alive()):
-            return True  # its kind may be another one
+            return True  # it may be of another kind
         open_ = self._open_models()
         return any(slot.model in open_ and self._may_work(slot) for slot in self._alive())
 
@@ -110,15 +110,15 @@ class Pool:
         return [model for model, queue in self._queues.items() if not queue.is_done]
 
     def _may_work(self, slot: Slot) -> bool:
-        """Whether it works, or is to be waited for: for a while also where a lost node had its slot."""
+        """Whether it works or is worth waiting for, for a while even if its node was lost."""
         begun_s = time.monotonic() - slot.begun
         return slot.ready or self._executor.is_needed(slot) or begun_s < PATIENCE_S
 
     def _abandon_rest(self) -> None:
-        """No device is left for what some kinds still have to do.
+        """No device is left for the remaining work of some kinds.
 
         Raises:
-            AutotunedError: For one of them no result can say so.
+            AutotunedError: For a kind whose cases are not known.
         """
         unsaid = [model for model in self._open_models() if not self._abandon(model)]
         if unsaid:
@@ -128,7 +128,7 @@ class Pool:
             )
 
     def _abandon(self, model: str) -> bool:
-        """Let what a kind still has to do fail; whether a result says so."""
+        """Fail a kind's remaining cases; False if there are none to tell it by."""
         queue, mine = self._queues[model], [slot for slot in self._slots if slot.model == model]
         why = "".join(f"; {slot.name}: {slot.gone or 'waits for its slot'}" for slot in mine)
         queue.listed, cases = True, queue.drop()
@@ -143,7 +143,7 @@ class Pool:
         return self._queues.setdefault(slot.model, Queue())
 
     def _deal(self, slot: Slot) -> None:
-        """Give a free device something to do, if there is something."""
+        """Give a free device something to do."""
         if not slot.ready or slot.listing or slot.case is not None:
             return
         assert slot.process is not None
@@ -151,7 +151,7 @@ class Pool:
         if not queue.listed and not any(other.listing for other in self._alive() if other.model == slot.model):
             slot.listing = True
             slot.process.send({"do": "list"})
-        elif queue.listed or self._options.budget_s is None:  # shares of a budget are known when all cases are
+        elif queue.listed or self._options.budget_s is None:  # a budget is shared once all cases are known
             self._hand_out(slot, queue)
 
     def _hand_out(self, slot: Slot, queue: Queue) -> None:
@@ -174,12 +174,12 @@ class Pool:
         self._observer.begin(CaseResult(**case.result), slot.name)
 
     def _like(self, slot: Slot) -> list[Slot]:
-        """The devices of its kind, itself too, and those that may turn out to be."""
+        """The devices of its kind, including itself and those whose kind is not known yet."""
         coming = (other for other in self._alive() if other.ready or self._executor.is_needed(other))
         return [other for other in coming if other.model in (slot.model, None)]
 
     def _known(self, case: QueuedCase) -> Json:
-        """What this host has stored for a case that is measured on another one."""
+        """This host's record for a case that is measured on another one."""
         if not self._executor.gathers or self._options.force or case.key is None:
             return None
         found = records.read_of(Key(**case.key))
@@ -196,7 +196,7 @@ class Pool:
     # -- what processes say --------------------------------------------------------------------------------------
 
     def _listen(self, slot: Slot) -> Ending | None:
-        """Take in what a process says; how it ended, if it did."""
+        """Handle a process's messages; returns its ending, if it ended."""
         process = slot.process
         assert process is not None
         for message in process.messages():
@@ -244,9 +244,9 @@ class Pool:
                 "one version on all nodes."
             )
         self._result.device, slot.ready, slot.host = message["device"], True, message.get("host", "")
-        # Of the product too: two kinds that are interpreted are two kinds all the same.
+        # With the product: interpreters on different products are different kinds.
         slot.model = f"{slot.kind}  {message['model']}" if slot.kind else message["model"]
-        self._queue(slot)  # from now on it is not done without what this kind has to do
+        self._queue(slot)  # from now on this kind has work to do
 
     def _take_case(self, slot: Slot, message: dict[str, Json]) -> None:
         kernel = message["result"]["kernel"]
@@ -273,11 +273,11 @@ class Pool:
         self._observer.count(sum(len(queue.results) for queue in queues), sum(queue.known for queue in queues))
 
     def _name(self, slot: Slot) -> str:
-        """What lines about a device begin with: nothing where it is the only one."""
+        """Prefix for lines about a device: "" if it is the only one."""
         return slot.name if len(self._slots) > 1 else ""
 
     def _keep(self, message: Mapping[str, Json]) -> None:
-        """Keep what a result rests on: a record of another host in this one's store, an entry for its config file."""
+        """Store a result's record if it is from another host, and collect its entry for the config file."""
         if message["record"] is not None:
             connection.keep(record.load(message["record"]))
         if message["entry"] is not None and self._options.out is not None:
@@ -285,17 +285,17 @@ class Pool:
             self._unshipped.append((Key(**message["key"]), entry))
 
     def _ship(self, after_s: float) -> None:
-        """Write the entries that have come since, if the last time is long enough ago."""
+        """Write the collected entries, if the last time is long enough ago."""
         if self._unshipped and time.monotonic() - self._shipped >= after_s:
             assert self._options.out is not None
             self._files |= {str(path) for path in writer.ship_all(self._unshipped, self._options.out.absolute())}
-            self._unshipped.clear()  # only now: where this is interrupted, they are written at the end
+            self._unshipped.clear()  # only now: after an interrupt they are written at the end
             self._shipped = time.monotonic()
 
     # -- when one ends -------------------------------------------------------------------------------------------
 
     def _ended(self, slot: Slot, ending: Ending) -> None:
-        """Exclude what ended a process, let its case go on elsewhere, and start another one.
+        """Exclude the config that ended a process, return its case to the queue, and start a new process.
 
         Raises:
             AutotunedError: No device is left.
@@ -305,7 +305,7 @@ class Pool:
         self._excluded.setdefault(slot.doing.digest, {}).update(ending.blamed)
         for line in process.left_out(ending):
             self._observer.note(line, self._name(slot))
-        # Several were compiled at once: the journal has their names, and the next process compiles them one by one.
+        # Without a culprit, several were compiling: the journal has their names, and the next process goes one by one.
         if ending.blamed:
             slot.ends = 0
         else:
@@ -318,7 +318,7 @@ class Pool:
             self._start_process(slot)
 
     def _blame(self, slot: Slot, ending: Ending) -> None:
-        """Blame an end that no config can be blamed for: the case, if it has ended others, else the device."""
+        """No config can be blamed for an end: blame the case if it has ended others, else the device."""
         slot.ends += 1
         case = slot.case
         if len(self._slots) > 1 or case is None:
@@ -342,7 +342,6 @@ class Pool:
             )
 
     def _finish(self) -> None:
-        """Let interrupted processes store what they have."""
         for slot in self._alive():
             if slot.process is not None:
                 slot.process.interrupt()

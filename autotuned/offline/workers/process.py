@@ -1,4 +1,4 @@
-"""The process that `tune` measures in, which can be killed, and which config is to blame where it ends."""
+"""The process that `tune` measures in, which can be killed, and which config to blame if it ends."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from autotuned.search.job import Progress
 from autotuned.tunable.configs import label
 from autotuned.typed_json import Json
 
-GRACE_S = 3.0  # by how much longer a compilation may take here: the process may have one that it can kill by itself
-END_S = 10.0  # what a process that was asked to end may take
-# Not by `-m`, which would look into the working folder first: in a checkout the package's sources lie there, in other
-# places than those of the installed package.
+GRACE_S = 3.0  # extra time for a compilation, which the process may be able to kill by itself
+END_S = 10.0  # limit for a process that was asked to end
+# Not by `-m`, which puts the working folder first: in a checkout that has the package's sources in other places.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from autotuned.offline.workers.worker import main; main()"
 )
@@ -31,7 +30,7 @@ LOST = 4  # exit code of a worker whose device is lost
 
 @dataclass
 class Doing:
-    """What the worker does at the moment, as far as it is a config's doing."""
+    """What the worker is doing, as far as a config is involved."""
 
     digest: str = ""
     stage: str = ""
@@ -50,7 +49,7 @@ class Doing:
         self.stage, self.identity, self.compiling = "", "", {}
 
     def overdue(self, limit_s: float, now: float) -> dict[str, str]:
-        """Configs that have taken longer than they may, and why each is given up."""
+        """Configs over the time limit, and the reason to give them up."""
         late = {
             identity: f"TimedOut: not compiled within {limit_s:g} s"
             for identity, begun in self.compiling.items()
@@ -62,14 +61,14 @@ class Doing:
         return late
 
     def culprit(self, why: str) -> dict[str, str]:
-        """The config that must have ended the process; none where several may have."""
+        """The config that must have ended the process; none if several may have."""
         exact = self.stage in ("launching", "sampling") or (self.stage == "compiling" and not self.compiling)
         return {self.identity: f"Crashed: {why} while it was {self.stage.replace('ing', 'ed')}"} if exact else {}
 
 
 @dataclass
 class Ending:
-    """How one worker ended, the configs to blame and why, and what it lost of the time."""
+    """How a worker ended, the configs to blame and why, and the time lost."""
 
     why: str
     blamed: dict[str, str]
@@ -77,13 +76,13 @@ class Ending:
 
 
 def left_out(ending: Ending) -> Iterator[str]:
-    """A line for each config that an ending is blamed on."""
+    """A line for each config blamed."""
     for identity, why in ending.blamed.items():
         yield f"{label(json.loads(identity))}: {why}; it is left out (it took {ending.seconds:.1f} s)"
 
 
 def raised(error: Mapping[str, Json], where: str = "") -> Exception:
-    """The worker's exception, as far as this package knows its type."""
+    """The worker's exception, with its type if it is this package's."""
     kind = OSError if error["type"] == "OSError" else getattr(errors, error["type"], AutotunedError)
     if kind is errors.OptionError:
         option, _, problem = error["text"].partition(": ")
@@ -93,10 +92,10 @@ def raised(error: Mapping[str, Json], where: str = "") -> Exception:
 
 
 class Worker:
-    """A process of `autotuned.offline.workers.worker` in a group of its own, and what it says.
+    """A process of `autotuned.offline.workers.worker` in a group of its own.
 
     Attributes:
-        lost: Whether its host went, which no config can be blamed for: it is on this one.
+        lost: Whether its host was lost, for which no config can be blamed; never on this host.
     """
 
     lost = False
@@ -111,14 +110,14 @@ class Worker:
         """Start it.
 
         Args:
-            given: What `worker.main` reads first.
-            settings: Of the environment, where it is to have others than this process.
-            path: Where it imports from; as this process by default.
-            folder: Where it runs; that of this process by default.
+            given: The first command for `worker.main`.
+            settings: Environment variables that differ from this process's.
+            path: Its import path; default this process's.
+            folder: Its working folder; default this process's.
         """
         source, sink = os.pipe()
         command = [sys.executable, "-c", _START, str(sink), json.dumps(list(path or sys.path))]
-        with held_back():  # until it says otherwise: a Ctrl-C that comes while it imports is no traceback
+        with held_back():  # until it is ready, so that Ctrl-C during imports shows no traceback
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=printed_to(), pass_fds=[sink], start_new_session=True, text=True,
                 env=env.changed(settings or {}), cwd=folder,
@@ -131,18 +130,18 @@ class Worker:
         self.send(given)
 
     def fileno(self) -> int:
-        """Readable when it has said something."""
+        """Readable when it has sent something."""
         return self._source
 
     def send(self, command: Mapping[str, Json]) -> None:
-        """One line for it to read; lost if it has ended."""
+        """Send one command; lost if it has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
 
     def messages(self) -> list[dict[str, Json]]:
-        """What it has said since the last time; does not wait."""
+        """Its messages since the last time; does not wait."""
         found: list[dict[str, Json]] = []
         while not self._closed and self._selector.select(0):
             data = os.read(self._source, 1 << 16)
@@ -152,23 +151,23 @@ class Worker:
         return found
 
     def wait(self, limit_s: float) -> list[dict[str, Json]]:
-        """What it says next; nothing if it says nothing for so long."""
+        """Its next messages; empty after the time limit."""
         if not self._closed:
             self._selector.select(limit_s)
         return self.messages()
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and everything it said has been read.
+        """Whether it has ended and all its messages have been read.
 
-        What the user's code forked may hold the pipe open for longer than the process lives.
+        Processes forked by the user's code may hold the pipe open for longer than it lives.
         """
         if self._closed:
             self._await_end()
         return self._closed or (self._process.poll() is not None and not self._selector.select(0))
 
     def _await_end(self) -> None:
-        """Wait for one that says nothing any more; one that goes on all the same is killed."""
+        """Wait for a process that closed its pipe; kill it if it goes on."""
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -182,12 +181,12 @@ class Worker:
         return "the device was lost" if code == LOST else f"the process ended with code {code}"
 
     def interrupt(self) -> None:
-        """Ctrl-C for it alone: its compilers would die of it."""
+        """Ctrl-C for it alone, not for its compile workers."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """End it and everything it has started."""
+        """Kill it and all its children."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -201,7 +200,7 @@ class Worker:
 
 
 def printed_to() -> int | None:
-    """The file that this process prints to, and its workers as well; None where it is none, as in a notebook."""
+    """This process's standard output, for its workers; None if it is not a file, as in a notebook."""
     try:
         return sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):
@@ -209,12 +208,12 @@ def printed_to() -> int | None:
 
 
 def version() -> str:
-    """This package's version, which processes on other hosts must have too."""
+    """This package's version, which workers on other hosts must match."""
     return str(sys.modules["autotuned"].__version__)
 
 
 def signal_name(number: int) -> str:
-    """What a signal is called; real-time signals have numbers only."""
+    """A signal's name; real-time signals only have numbers."""
     try:
         return signal.Signals(number).name
     except ValueError:

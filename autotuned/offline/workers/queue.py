@@ -1,4 +1,4 @@
-"""Which case a free device gets next: one key to one device at a time, and what compiles alike to the same one."""
+"""Picks the next case for a free device: a key on one device at a time, equal compilations on the same one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class QueuedCase:
     """One case to be measured on one kind of device.
 
     Attributes:
-        number: Of the case in the targets.
-        result: What is known of it before it is measured.
-        group: What has this in common compiles alike; "" where that is not known.
+        number: Its number in the targets.
+        result: What is known before it is measured.
+        group: Cases of a group share compiled code; "" if unknown.
         count: How often a recorded call was made.
-        key: Of the call, as JSON; only where stores are apart.
-        ended_on: Devices whose processes ended in it with no config to blame, one for each time.
+        key: The call's key as JSON; only if stores are separate.
+        ended_on: Devices whose processes ended in it without a config to blame, once per end.
     """
 
     number: int
@@ -31,7 +31,7 @@ class QueuedCase:
 
     @property
     def digest(self) -> str:
-        """Of its key; "" where it has none."""
+        """Its key's digest, or ""."""
         return self.result["digest"] or ""
 
 
@@ -41,7 +41,7 @@ class Queue:
 
     Attributes:
         listed: Whether all of its cases are known.
-        results: What came of those that are done, by number.
+        results: Results of finished cases, by number.
     """
 
     listed: bool = False
@@ -53,7 +53,7 @@ class Queue:
     _known: set[int] = field(default_factory=set)
 
     def add(self, case: QueuedCase) -> bool:
-        """Take in a case; False if it is known already."""
+        """Add a case; False if it is known."""
         if case.number in self._known:
             return False
         self._known.add(case.number)
@@ -61,11 +61,11 @@ class Queue:
         return True
 
     def take(self, device: str, devices: Set[str]) -> QueuedCase | None:
-        """The next case for a device; None if there is none for it at the moment.
+        """The next case for a device; None if there is none at the moment.
 
         Args:
             device: Its name.
-            devices: Those that there are: what a process of one ended in is tried on another one first.
+            devices: All devices: a case that ended a process is tried on another one first.
         """
         case = min(self._fitting(device, devices), key=self._ranks(device), default=None)
         if case is not None:
@@ -75,24 +75,24 @@ class Queue:
         return case
 
     def compiled(self, device: str) -> None:
-        """All that a device's case needs is compiled: others of its group find the binaries."""
+        """A device's case is compiled: others of its group will find the binaries."""
         if device in self._doing:
             self._compiled.add(self._doing[device].group)
 
     def done(self, device: str, result: dict[str, Json]) -> None:
-        """A device is done with its case."""
+        """A device finished its case."""
         self.compiled(device)
         case = self._doing.pop(device)
         self.results[case.number] = result
 
     def give_back(self, device: str) -> None:
-        """A device's process ended: its case goes first to whoever is free."""
+        """A device's process ended: its case goes to the front."""
         case = self._doing.pop(device, None)
         if case is not None:
             self._open = {case.number: case, **self._open}
 
     def drop(self) -> list[QueuedCase]:
-        """Take out all that nobody has begun."""
+        """Remove and return all cases not yet begun."""
         cases, self._open = list(self._open.values()), {}
         return cases
 
@@ -108,14 +108,14 @@ class Queue:
 
     @property
     def open_count(self) -> int:
-        """How often the recorded calls that nobody has begun were made, together."""
+        """Total count of the recorded calls not yet begun."""
         return sum(case.count for case in self._open.values())
 
     def _fitting(self, device: str, devices: Set[str]) -> list[QueuedCase]:
-        """What may be begun: no key that another device is at, nor what another one compiles for the first time."""
+        """Cases whose key no device is measuring, and whose group no other device is compiling."""
         busy = {case.digest for case in self._doing.values()} - {""}
         compiling = {case.group for case in self._doing.values()} - self._compiled - {""}
-        # A recording's calls come in its order, most called first; what was called about as often may change places.
+        # Recorded calls come most frequent first; ones of similar count may change places.
         most = max((case.count for case in self._open.values()), default=0)
         return [
             case
@@ -127,7 +127,7 @@ class Queue:
         ]
 
     def _ranks(self, device: str) -> Callable[[QueuedCase], tuple[bool, int, int, int]]:
-        """Lower is sooner: what a process ended in; the device's own group; one that is nobody's; the largest."""
+        """Lower first: cases that ended a process; the device's own group; unowned groups; the largest group."""
         sizes = Counter(case.group for case in self._open.values())
         owned = {group for other, group in self._group_of.items() if other != device}
 

@@ -1,4 +1,4 @@
-"""`tune` on a Ray cluster: an actor for each GPU, which holds the process that measures there and can be killed."""
+"""`tune` on a Ray cluster: an actor per GPU that holds the measuring process."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from autotuned.store import layout
 from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
-LISTEN_S = 1.0  # how long an actor waits for its process to say something before it says that there is nothing
+LISTEN_S = 1.0  # how long an actor waits for a message of its process
 REACH_S = 10.0
-ATTEMPTS, AGAIN_S = 4, 0.5  # of connecting where a head's server for this client crashes, and the pause between them
-CLIENT = "ray://"  # before the address of a head's client server, which needs no node of the cluster here
-PATIENCE_S = 20.0  # without any process placed, after which that is said
-PLACE_S = 60.0  # how long a GPU that is there is waited for at the end: its kind may be another one
+ATTEMPTS, AGAIN_S = 4, 0.5  # to connect, if the head's server crashes, and the pause between them
+CLIENT = "ray://"  # prefix of a client server's address, for hosts outside the cluster
+PATIENCE_S = 20.0  # without any process placed, until a warning
+PLACE_S = 60.0  # how long to wait at the end for a present GPU, which may be of another kind
 
 
 class Cluster:
-    """Starts processes on all GPUs of a Ray cluster; on one without GPUs, one a node.
+    """Starts processes on all GPUs of a Ray cluster, or one per node if it has no GPUs.
+
+    If standard output is redirected, as for JSON, what kernels print stays in Ray's logs.
 
     Args:
-        address: Of the cluster, or ray://HOST:PORT of its client server; by default `RAY_ADDRESS`, else one that runs
-            on this host, else one that is started.
-
-    Where standard output is redirected, as for JSON, what kernels print stays in Ray's logs.
+        address: The cluster, or ray://HOST:PORT of its client server; default `RAY_ADDRESS`, else one that runs on this
+            host, else a new one.
 
     Raises:
         AutotunedError: Ray is not installed, or the cluster cannot be reached.
@@ -63,17 +63,17 @@ class Cluster:
         self._placed, self._is_told = time.monotonic(), False  # when a process was last seen in its slot
 
     def _devices(self) -> int:
-        """GPUs in the cluster as it is now; where there is none, nodes."""
+        """Number of GPUs in the cluster now; without GPUs, of nodes."""
         nodes = [node for node in self._ray.nodes() if node["Alive"]]
         found = sum(int(node["Resources"].get("GPU", 0)) for node in nodes)
         return found or len(nodes)
 
     def slots(self) -> list[Slot]:
-        """One for each GPU; Ray decides which of them is where."""
+        """One per GPU; Ray places them."""
         return [Slot(f"Ray {index}") for index in range(self._count)]
 
     def start(self, slot: Slot, given: Mapping[str, Json]) -> RayProcess:
-        """A process on whichever GPU is free; where all are taken, it comes when one is."""
+        """A process on any free GPU; it waits if all are taken."""
         return RayProcess(self._ray, self._options(), given)
 
     def _options(self) -> dict[str, Json]:
@@ -82,7 +82,7 @@ class Cluster:
         return {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
 
     def wait(self, processes: Sequence[Process], limit_s: float) -> None:
-        """Return when one of them has said something, or the time is over."""
+        """Return when one of them has sent something, or after the time limit."""
         mine = [process for process in processes if isinstance(process, RayProcess) and not process.is_over]
         self._say_if_none_is_placed(mine)
         answers = [process.answer for process in mine]
@@ -103,22 +103,21 @@ class Cluster:
             )  # fmt: skip
 
     def is_needed(self, slot: Slot) -> bool:
-        """One that Ray has placed, or can place: not one for which a lost node's GPU would be needed."""
+        """Whether Ray has placed its process or can place it, which it cannot if the node was lost."""
         process = slot.process
         if not isinstance(process, RayProcess) or process.is_placed:
             return True
         return time.monotonic() - slot.begun < PLACE_S and self._devices() >= self._count
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Leave the cluster; one started here ends."""
         self._ray.shutdown()
 
 
 def _connect(ray: Any, address: str | None, **options: Any) -> None:
-    """Connect; again where it is broken off: a head forks a server for each client, and that may crash.
+    """Connect, and retry if the connection breaks: the head forks a server per client, which may crash.
 
-    Seen with Ray 2.60 and gRPC 1.85: a segmentation fault within gRPC between the fork and the server's start, more
-    than once in some sixty connections.
+    Seen with Ray 2.60 and gRPC 1.85: a segmentation fault in gRPC, more than once in some sixty connections.
     """
     for left in reversed(range(ATTEMPTS)):
         try:
@@ -132,7 +131,7 @@ def _connect(ray: Any, address: str | None, **options: Any) -> None:
 
 
 class RayProcess:
-    """A process on some node, as its actor tells of it."""
+    """A process on some node, reached through its actor."""
 
     def __init__(self, ray: Any, options: Mapping[str, Json], given: Mapping[str, Json]) -> None:
         self._ray = ray
@@ -145,15 +144,15 @@ class RayProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and everything it said has been read."""
+        """Whether it has ended and all its messages have been read."""
         return self._over
 
     def send(self, command: Mapping[str, Json]) -> None:
-        """One command for it; lost with its actor."""
+        """Send one command; lost with its actor."""
         self._actor.send.remote(dict(command))
 
     def messages(self) -> list[dict[str, Json]]:
-        """What it has said since the last time; does not wait."""
+        """Its messages since the last time; does not wait."""
         if self._over or not self._ray.wait([self.answer], timeout=0)[0]:
             return []
         try:
@@ -174,21 +173,21 @@ class RayProcess:
         return self._why
 
     def interrupt(self) -> None:
-        """Let it keep what it has, and end."""
+        """Let it store what it has, and end."""
         self._actor.interrupt.remote()
 
     def kill(self) -> None:
-        """End it and its actor."""
+        """Kill it and its actor."""
         self._over = True
-        self._ray.kill(self._actor)  # its process notices by itself that nobody listens any more
+        self._ray.kill(self._actor)  # its process notices that
 
 
 def _reach(address: str | None) -> None:
-    """Knock at a cluster's door: where nobody answers, Ray's core would end this process instead of raising.
+    """Try the address first: if nobody answers, Ray's core ends this process instead of raising.
 
     Raises:
         OSError: Nobody answers.
-        AutotunedError: Of a client server no port is given, for which Ray would wait half a minute.
+        AutotunedError: A client server's port is missing, for which Ray would wait half a minute.
     """
     host, colon, port = (address or "").rpartition(":")
     if colon and port.isdecimal():
@@ -201,7 +200,7 @@ def _reach(address: str | None) -> None:
 
 
 def _recordings(given: Mapping[str, Json]) -> dict[str, str]:
-    """The text of the recordings among the targets: nodes need not have them."""
+    """The text of the recordings among the targets, since nodes may not have the files."""
     return {
         target: Path(target).read_text()
         for target in given["targets"]
@@ -215,13 +214,13 @@ def _last_line(error: Exception) -> str:
 
 
 class Host:
-    """Inside an actor, on its node: holds the process that measures there.
+    """Runs in an actor on its node and holds the measuring process.
 
     Args:
-        given: What the process reads first.
-        settings: Variables as the command has them that hold on every node.
-        path: Where the command imports from; what is not there on this node is left out.
-        folder: Where the command runs; if it is not there, the actor's own folder (that of a Ray job).
+        given: The first command for the process.
+        settings: Environment variables that hold on every node.
+        path: The command's import path; missing places are dropped.
+        folder: The command's working folder; if missing, the actor's own (that of a Ray job).
         recordings: Text of recorded calls, by target.
     """
 
@@ -241,7 +240,7 @@ class Host:
         self._worker = Worker({**given, "targets": targets}, settings, places, here)
 
     def listen(self, limit_s: float) -> dict[str, Json]:
-        """What the process says next, and whether it is over; after a while that there is nothing."""
+        """The process's next messages, and whether it is over; empty after the time limit."""
         messages = self._worker.wait(limit_s)
         over = self._worker.is_over
         for message in messages:
@@ -250,7 +249,7 @@ class Host:
         return {"messages": messages, "over": over, "why": self._worker.why() if over else ""}
 
     def send(self, command: Mapping[str, Json]) -> None:
-        """One command for the process."""
+        """Send the process one command."""
         self._worker.send(command)
 
     def interrupt(self) -> None:
@@ -259,7 +258,7 @@ class Host:
 
 
 def _as_file(text: str) -> str:
-    """A recording as a file of this node."""
+    """Write a recording to a file of this node."""
     path = layout.root() / "calls" / f"{digest(text)[:32]}{SUFFIX}"
     disk.write_text(path, text)
     return str(path)

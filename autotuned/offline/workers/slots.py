@@ -1,4 +1,4 @@
-"""Where `tune` measures: a slot for each device, the process that measures there, and who starts those."""
+"""A slot for each device that `tune` measures on, its process, and the executors that start them."""
 
 from __future__ import annotations
 
@@ -14,69 +14,72 @@ from autotuned.typed_json import Json
 
 
 class Process(Protocol):
-    """What measures: `process.Worker`, or one that is elsewhere.
+    """A measuring process: `process.Worker`, or a remote one.
 
     Attributes:
-        lost: Whether its host went, which no config can be blamed for.
+        lost: Whether its host was lost, for which no config can be blamed.
     """
 
     lost: bool
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and everything it said has been read."""
+        """Whether it has ended and all its messages have been read."""
 
     def send(self, command: Mapping[str, Json]) -> None:
-        """One command for it."""
+        """Send one command."""
 
     def messages(self) -> list[dict[str, Json]]:
-        """What it has said since the last time."""
+        """Its messages since the last time."""
 
     def why(self) -> str:
         """How it ended."""
 
     def interrupt(self) -> None:
-        """Let it keep what it has, and end."""
+        """Let it store what it has, and end."""
 
     def kill(self) -> None:
-        """End it and everything it has started."""
+        """Kill it and all its children."""
 
 
 class Executor(Protocol):
-    """Where processes run.
+    """Runs processes.
 
     Attributes:
-        gathers: Whether records are to come back, since the stores are elsewhere.
+        gathers: Whether records must be sent back, since the stores are elsewhere.
     """
 
     gathers: bool
 
     def slots(self) -> list[Slot]:
-        """One for each device."""
+        """One per device."""
 
     def start(self, slot: Slot, given: Mapping[str, Json]) -> Process:
-        """A process for a device."""
+        """Start a process for a device."""
 
     def wait(self, processes: Sequence[Process], limit_s: float) -> None:
-        """Return when one of them has said something, or the time is over."""
+        """Return when one of them has sent something, or after the time limit."""
 
     def is_needed(self, slot: Slot) -> bool:
-        """Whether a device that is not ready is to be waited for when all else is done."""
+        """Whether to wait for a device that is not ready when all else is done."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
 
 
 @dataclass
 class Slot:
-    """A device, and the process that measures on it.
+    """A device, and its measuring process.
 
     Attributes:
-        name: In few words. `kind`: The product, as far as it is known without a process. `uuid`: of the device, or "".
-        host: Its name, where that is another one.
-        model: What its choices hold for; None until its process has said so.
-        ends: Of its processes, in a row, with no config to blame. `starts`: of processes, in all.
-        gone: Why it is given up; "" while it is not.
+        name: Short name.
+        kind: The product, if known without a process.
+        uuid: The device's, or "".
+        host: Its host, if another one.
+        model: The device that its choices hold for; None until its process has reported it.
+        ends: Ends of its processes in a row without a config to blame.
+        starts: Total starts of processes.
+        gone: Why it was given up, or "".
     """
 
     name: str
@@ -97,13 +100,13 @@ class Slot:
     gone: str = ""
 
     def reset(self, process: Process) -> None:
-        """A new process has taken over."""
+        """Take a new process."""
         self.process, self.doing, self.begun = process, Doing(), time.monotonic()
         self.ready, self.listing, self.case = False, False, None
         self.starts += 1
 
     def result(self) -> DeviceResult:
-        """What it did."""
+        """Its result."""
         return DeviceResult(
             self.name, self.kind or None, self.uuid or None, self.host or None, self.model, self.done,
             max(0, self.starts - 1), self.gone or None,

@@ -1,4 +1,4 @@
-"""The process that `tune` measures in: it lists and measures cases as it is told, and says in JSON how far it is."""
+"""The process that `tune` measures in: lists and measures cases on command, and reports in JSON."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from autotuned.typed_json import Json, digest
 
 
 class Reporter(Observer):
-    """Tells everything to the parent."""
+    """Reports everything to the parent."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        os.set_inheritable(descriptor, False)  # what the user's code starts is not to hold it open
+        os.set_inheritable(descriptor, False)  # children of the user's code must not hold it open
 
     def say(self, event: str, **fields: Json) -> None:
-        """One message."""
+        """Send one message."""
         data = json.dumps({"event": event, **fields}).encode() + b"\n"
         try:
             disk.write_all(self._descriptor, data)
         except BrokenPipeError:
-            leave(1)  # nobody is there to hear of it
+            leave(1)  # the parent is gone
 
     def begin(self, case: CaseResult, device: str = "") -> None:
-        """Configs of this key are to blame from now on."""
+        """From now on this key's configs are to blame."""
         self.say("begin", digest=case.digest)
 
     def observe(self, progress: Progress, device: str = "") -> None:
-        """How far a search is, and which config is next."""
+        """A search's progress and its next config."""
         self.say("progress", progress=asdict(progress))
 
     def note(self, line: str, device: str = "") -> None:
@@ -62,7 +62,7 @@ class Reporter(Observer):
 
 
 class _Server:
-    """Lists and measures cases as the parent asks for them."""
+    """Lists and measures cases on the parent's commands."""
 
     def __init__(self, given: Mapping[str, Json], device: str, reporter: Reporter) -> None:
         follows = given.get("follows", False)
@@ -71,7 +71,6 @@ class _Server:
         self._reporter, self._gathers = reporter, given["gathers"]
 
     def list(self) -> None:
-        """Say which cases there are."""
         for case in self._cases:
             known, compiled = self._measurer.identify(case)
             group = "" if compiled is None else digest([known.result.kernel, repr(compiled)])
@@ -82,7 +81,6 @@ class _Server:
         self._reporter.say("listed", without_cases=self._cases.without_cases)
 
     def measure(self, command: Mapping[str, Json]) -> None:
-        """Measure one case, and say what came of it."""
         for identity, why in command["excluded"].items():
             exclusions.process.add(command["digest"], identity, exclusions.Reason.BLAMED, why)
         if command["seen"]:
@@ -103,7 +101,7 @@ class _Server:
         self._reporter.say("done", result=asdict(measured.result), **self._kept(measured))
 
     def _kept(self, measured: MeasuredCase) -> dict[str, Json]:
-        """What the parent needs to write config files, and on another host records."""
+        """What the parent needs to write config files, and records if on another host."""
         key, entry, found = measured.key, measured.entry, measured.record
         if key is None or entry is None:
             return {"key": None, "entry": None, "record": None}
@@ -116,7 +114,7 @@ def _key(key: Key) -> dict[str, Json]:
 
 
 def _take_in(known: record.TuningRecord) -> None:
-    """Store what was measured on another host, unless it was measured here too, under conditions as strong."""
+    """Store another host's record, unless this one measured under conditions as strong."""
     mine = records.read_of(known.key)
     unfinished = mine is not None and mine.winner is None and len(mine.timings) < len(known.timings)
     if mine is None or unfinished or _is_more(known, mine):
@@ -128,14 +126,14 @@ def _is_more(known: record.TuningRecord, mine: record.TuningRecord) -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End at once: threads that still compile, or a lost device, may hang at the interpreter's own end."""
+    """Exit at once: compiling threads or a lost device may hang the interpreter's shutdown."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 class _Commands:
-    """What the parent says, one line each; when the parent has ended, so does this process and all it has started."""
+    """The parent's commands, one line each; if the parent ends, kills this process and its children."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -151,14 +149,13 @@ class _Commands:
         os._exit(1)
 
     def next(self) -> dict[str, Json]:
-        """The next one."""
         return self._waiting.get()
 
 
 def _wake_gpu() -> None:
-    """Make the context on the first GPU that is visible, which takes NVIDIA's driver a second, while torch is imported.
+    """Create the first visible GPU's context, which takes a second, while torch is imported.
 
-    It is the one that torch uses later. Where there is none, or the driver refuses, torch has its own words for that.
+    torch uses the same context later. Errors are left to torch.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -171,7 +168,7 @@ def _wake_gpu() -> None:
 
 def _serve(commands: _Commands, reporter: Reporter) -> None:
     given = commands.next()
-    if has_driver():  # before anything else: they have as much to import
+    if has_driver():  # first, since they have as much to import
         threading.Thread(target=_wake_gpu, daemon=True).start()
         from autotuned.offline.workers import compile_pool
 
@@ -179,7 +176,7 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
             compile.compilers.append(compile_pool.Compilers(given["targets"], given["timeout_s"]))
     kind = use_device()
     server = _Server(given, kind, reporter)
-    model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs of two kinds are two kinds as well
+    model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs differ in kind too
     reporter.say("ready", device=kind, model=model, version=process.version())
     while (command := commands.next())["do"] != "end":
         if command["do"] == "list":
@@ -189,7 +186,7 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
 
 
 def _own_input() -> TextIO:
-    """What the parent writes, out of reach of the user's code and of what that starts: these read nothing."""
+    """The parent's input; the user's code and its children read nothing instead."""
     commands = os.fdopen(os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -198,10 +195,10 @@ def _own_input() -> TextIO:
 
 
 def main() -> None:
-    """Do what the parent says, and tell it of errors: it prints them."""
+    """Follow the parent's commands; errors are sent to it to print."""
     reporter = Reporter(int(sys.argv[1]))
     try:
-        # The parent has held it back until here, or Ray from all of its own: here it comes from the parent alone.
+        # Blocked by the parent, or by Ray, until here; from now on it comes from the parent only.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         _serve(_Commands(_own_input()), reporter)
