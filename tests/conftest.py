@@ -118,10 +118,15 @@ _SLOW_TESTS = {
 }  # fmt: skip
 
 
-# What builds wheels and environments, and what runs every page of the documentation: left out of a run of everything
-# for its time. `pytest -m apart` or its file's name runs it, and `.ci/run` does.
+# What builds wheels and environments, runs every page of the documentation or parts of the suite, or rehearses a
+# benchmark: left out of a run of everything for its time. `pytest -m apart` or its file's name runs it, and `.ci/run` does.
 _APART_FILES = {"project/test_app", "project/test_packaging", "project/test_workflow"}
-_APART_TESTS = {"test_examples_run"}
+_APART_TESTS = {
+    "test_a_part_of_the_tests_passes_beside_other_packages", "test_a_rehearsal_without_a_gpu", "test_examples_run",
+    "test_real_processes_measure_in_their_way", "test_the_core_needs_neither_torch_nor_triton",
+    "test_the_example_is_tuned_while_it_serves",
+    "test_the_script_for_several_gpus_can_be_rehearsed_on_the_cpu",
+}  # fmt: skip
 _WHOLE = "PYTEST_WHOLE_SUITE"  # set for the workers too
 
 
