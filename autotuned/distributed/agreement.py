@@ -1,4 +1,4 @@
-"""One choice for all ranks: who has it publishes it, one rank searches for it, the others wait for a while."""
+"""One choice for all ranks: who has it publishes it; else one rank searches while the others wait."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
 
-VOTE_S = 5.0  # how long one who would search waits for a rank that need not: they arrive at about the same time
+VOTE_S = 5.0  # how long a rank about to search waits for one with an answer: they arrive at about the same time
 
 
 class Agreement:
-    """What the ranks of one group have agreed on; in force until it is closed.
+    """What the ranks of a group agreed on; in force until it is closed.
 
-    The first to publish wins, and publishing is one atomic step of the group's store. A rank that has an answer never
-    waits; one that has none waits at most `timeout_s`. Nothing here is a collective.
+    The first to publish wins, by one atomic step of the group's store. A rank that has an answer never waits, one
+    without waits at most `timeout_s`. There are no collectives.
     """
 
     def __init__(self, group: Ranks) -> None:
@@ -46,7 +46,7 @@ class Agreement:
         self._voted: set[str] = set()
         self._alone: set[Key] = set()
         self._compared = self._refreshed = 0
-        self._swapped: dict[str, Json] = {}  # by digest of the key: what all ranks have taken since
+        self._swapped: dict[str, Json] = {}  # by digest of the key: newer choices of all ranks
         self._deciding = threading.local()
 
     def __enter__(self) -> Agreement:
@@ -58,7 +58,7 @@ class Agreement:
         self.close()
 
     def close(self) -> None:
-        """Let each rank choose by itself again; a second time does nothing."""
+        """Let each rank choose alone again; may be called twice."""
         if self in active.agreements:
             active.agreements.remove(self)
             active.tell_change()
@@ -67,19 +67,19 @@ class Agreement:
         """The choice of all ranks for a question.
 
         Raises:
-            SyncError: The rank that searches did not come to an end in time, or ranks have different configs.
-            AutotunedError: What the deciding rank raised, on every rank.
+            SyncError: The searching rank did not finish in time, or ranks have different configs.
+            AutotunedError: What the deciding rank raised, raised on every rank.
         """
         name = _name(question)
         try:
             return self._choose(name, question, alone, do_bench)
-        except _OtherCandidatesError:  # agreed on for another call of this key: one more agreement, among these
+        except _OtherCandidatesError:  # agreed on for another call of this key: agree on these candidates too
             own = f"{name}/{digest(sorted(question.live))}"
             return self._choose(own, question.replace(narrowed=False), alone, do_bench)
 
     def _choose(self, name: str, question: Question, alone: Chooser, do_bench: Any) -> Choice:
         if question.key in self._alone or name in self._names():
-            return alone.decide(question)  # a hook or a helper calls what is being searched
+            return alone.decide(question)  # a hook calls the kernel being searched
         said = self._swapped.get(question.key.digest)
         if said is None or said["config"] not in question.live:
             said = self._agreed.get(name) or self._heard(name)
@@ -88,17 +88,17 @@ class Agreement:
             if known is not None and alone.is_enough(known, question):
                 return self._publish(name, known, question, alone)
             if kernel.capturing() or sealing.forbids():
-                return alone.decide(question)  # nothing may wait; and what only this capture gets binds nobody
+                return alone.decide(question)  # may not wait, and need not agree
             return self._search(name, question, alone, isinstance(do_bench, FixedLaunches))
         return self._take(name, said, question, alone)
 
     def leave(self, key: Key) -> None:
-        """From now on this rank chooses by itself for a key: what was agreed on cannot be launched here."""
+        """Let this rank choose alone for a key: the agreed choice cannot be launched here."""
         self._alone.add(key)
         log.warning("`%s` key %s: this rank may choose another config than the others.", key.kernel, key.digest[:12])
 
     def _names(self) -> list[str]:
-        """What this thread is deciding at the moment."""
+        """What this thread is deciding."""
         names: list[str] = self._deciding.__dict__.setdefault("names", [])
         return names
 
@@ -106,10 +106,10 @@ class Agreement:
         text = self._ranks.read(name)
         return None if text is None else disk.parse_json(text)
 
-    # -- nobody has it -------------------------------------------------------------------------------------------
+    # -- searching -----------------------------------------------------------------------------------------------
 
     def _search(self, name: str, question: Question, alone: Chooser, together: bool) -> Choice:
-        """Vote; the first to miss decides once all have missed or time is up, the others wait for it."""
+        """Vote; the first voter decides once all have voted or time is up, the others wait for it."""
         is_first = self._vote(name, question)
         if together:
             return self._decide(name, question, alone, lambda: self._measure_together(name, question, alone))
@@ -125,8 +125,8 @@ class Agreement:
         return self._take(name, said, question, alone)
 
     def _vote(self, name: str, question: Question) -> bool:
-        """Say once that this rank has no answer; whether it was the first to say so."""
-        if name in self._voted:  # another thread of this rank has said it, and decides if it is to
+        """Publish once that this rank has no answer; whether it was the first to."""
+        if name in self._voted:  # another thread of this rank has voted, and decides if it was first
             return False
         self._voted.add(name)
         self._ranks.publish(f"{name}/candidates/{self._ranks.rank}", digest(sorted(question.live)))
@@ -146,9 +146,9 @@ class Agreement:
         return None if text is None else disk.parse_json(text)
 
     def _gather(self, name: str, question: Question) -> None:
-        """Wait until every rank has come, and has the same candidates: they will launch each of them together."""
+        """Wait until every rank is here with the same candidates, since they launch each one together."""
         self._wait(name, self._ranks.timeout_s, "all ranks, to measure together", self._all_voted(name))
-        # In one step: a rank that comes as another gives up must not begin without it.
+        # Atomic: a rank that arrives as another gives up must not begin without it.
         if self._ranks.publish(f"{name}/together", "yes" if self._all_voted(name)() else "no") == "no":
             raise self._too_late(question, "some rank did not call the kernel")
         found = {self._ranks.read(f"{name}/candidates/{rank}") for rank in range(self._ranks.size)}
@@ -160,11 +160,11 @@ class Agreement:
             )
 
     def _decide(self, name: str, question: Question, alone: Chooser, how: Callable[[], Choice]) -> Choice:
-        """Find the choice for all ranks, and publish it or why there is none."""
+        """Find the choice for all ranks and publish it, or the error."""
         self._names().append(name)
         try:
             choice = how()
-        except BaseException as error:  # Ctrl-C too: the others must not wait for nothing
+        except BaseException as error:  # Ctrl-C too: the others must not wait in vain
             said = _failure(error, self._ranks.rank)
             if self._ranks.publish(name, disk.text(said)) == disk.text(said) or not isinstance(error, Exception):
                 raise
@@ -175,7 +175,7 @@ class Agreement:
         return self._take(name, self._heard(name), question, alone)
 
     def _measure_together(self, name: str, question: Question, alone: Chooser) -> Choice:
-        """Search on every rank at once, with each config as fast as its slowest rank."""
+        """Search on every rank at once; each config is as fast as on its slowest rank."""
         self._gather(name, question)
         found = alone.decide(question.replace(force=True))  # nothing remembered: all must launch the same configs
         assert found.record is not None
@@ -187,7 +187,7 @@ class Agreement:
                 f"{name}/record/{rank}", self._ranks.timeout_s, lambda: "the times of all ranks",
                 enough=lambda: "error" in (self._heard(name) or {}),
             )  # fmt: skip
-            if text is None:  # too late, or a rank has said why it has none: then that is what all raise
+            if text is None:  # too late, or a rank published an error, which all raise
                 raise self._too_late(question, f"rank {rank} did not finish measuring")
             records.append(record.load(disk.parse_json(text)))
         merged = slowest(records, question.live)
@@ -207,15 +207,15 @@ class Agreement:
             kernel=question.key.kernel,
         )
 
-    # -- whether all have chosen alike ---------------------------------------------------------------------------
+    # -- comparing -----------------------------------------------------------------------------------------------
 
     def compare(self) -> None:
-        """Fail on every rank if for some call two ranks use different configs; each must call it, at the same point.
+        """Fail on every rank if two ranks use different configs for a call; each must call it at the same point.
 
-        Compared is what each has chosen so far, for the calls that it has met; what runs untuned is no choice.
+        Compares all choices so far for the calls that each rank has met; untuned configs do not count.
 
         Raises:
-            SyncError: Two differ, with the first such key; or a rank did not call it in time.
+            SyncError: Two differ, naming the first such key; or a rank did not call it in time.
         """
         self._compared += 1
         place, mine = f"choices/{self._compared}", tuner.choices()
@@ -247,7 +247,7 @@ class Agreement:
     # -- newer choices -------------------------------------------------------------------------------------------
 
     def proposals(self, mine: Mapping[str, Json]) -> Mapping[str, Json]:
-        """The newer choices that any rank has found, by digest of the key: of several ranks' that of the first.
+        """Newer choices that ranks have found, by digest; the lowest rank's if several found one.
 
         Raises:
             SyncError: A rank did not call `autotuned.refresh()` in time.
@@ -260,10 +260,10 @@ class Agreement:
         return found
 
     def all_ready(self, agreed: Mapping[str, Json], impossible: Collection[str]) -> Collection[str]:
-        """The keys, by digest, whose newer choice no rank is without: from now on all ranks have it.
+        """Digests of the keys whose newer choice every rank has ready; all ranks use it from now on.
 
         Raises:
-            SyncError: A rank did not come so far in time.
+            SyncError: A rank did not get here in time.
         """
         without = {digest_ for theirs in self._gathered("without", sorted(impossible)) for digest_ in theirs}
         together = agreed.keys() - without
@@ -271,7 +271,7 @@ class Agreement:
         return together
 
     def _gathered(self, what: str, mine: Json) -> list[Json]:
-        """What each rank says at this refresh, in the order of ranks."""
+        """What each rank says at this refresh, in order of ranks."""
         place, size, limit_s = f"refresh/{self._refreshed}/{what}", self._ranks.size, self._ranks.timeout_s
         self._ranks.publish(f"{place}/{self._ranks.rank}", disk.text(mine))
         said = [self._wait(f"{place}/{rank}", limit_s, f"rank {rank}, to refresh together") for rank in range(size)]
@@ -283,10 +283,10 @@ class Agreement:
             )
         return said
 
-    # -- what is said and heard ----------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------------
 
     def _publish(self, name: str, choice: Choice, question: Question, alone: Chooser) -> Choice:
-        """Offer a choice; this one, or the one that another rank offered before."""
+        """Publish a choice; returns it, or the one that another rank published before."""
         text = disk.text(_success(choice, question, self._ranks.rank))
         held = self._ranks.publish(name, text)
         if held != text:
@@ -296,11 +296,11 @@ class Agreement:
 
     def _remember(self, name: str, said: Json) -> None:
         if len(self._agreed) >= 4096:
-            self._agreed.clear()  # asked of the store again
+            self._agreed.clear()  # the store still has them
         self._agreed[name] = {**said, "record": None}
 
     def _take(self, name: str, said: Json, question: Question, alone: Chooser) -> Choice:
-        """The choice in what another rank, or this one before, has said."""
+        """The choice that another rank, or this one before, has published."""
         self._remember(name, said)
         if "error" in said:
             raise _error_of(said, question)
@@ -325,7 +325,7 @@ class Agreement:
 
 
 class _OtherCandidatesError(Exception):
-    """What is agreed on for a key is no candidate of this call of it."""
+    """The agreed config is not a candidate of this call."""
 
 
 def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:
@@ -336,8 +336,8 @@ def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:
 
 
 def _name(question: Question) -> str:
-    """What ranks agree on: the config of a key, measured under the same conditions."""
-    # The key's whole text would do, and be sent with every look; two digests of it cannot both be alike by accident.
+    """Under which ranks agree: a key, and the conditions of measurement."""
+    # Digests keep the messages short.
     asked = digest([question.key.text, question.needed.to_json()])
     return f"{question.key.digest}/{asked}/{question.mode}"
 
@@ -348,7 +348,7 @@ def _failure(error: BaseException, rank: int) -> dict[str, Json]:
 
 
 def _error_of(said: Json, question: Question) -> AutotunedError:
-    """What the deciding rank raised, as this rank raises it: handlers must do the same on all of them."""
+    """What the deciding rank raised, so that handlers do the same on all ranks."""
     kind = getattr(errors, said["error"], None)
     message = f"{said['message']} (said by rank {said['rank']}, which decides for all)"
     if isinstance(kind, type) and issubclass(kind, AutotunedError):
@@ -358,7 +358,7 @@ def _error_of(said: Json, question: Question) -> AutotunedError:
 
 
 def slowest(records: list[TuningRecord], live: Mapping[str, Any]) -> TuningRecord:
-    """One record of many ranks: each config as slow as on its slowest rank, failed where it failed on one.
+    """One record of several ranks: each config as slow as on its slowest rank, failed if it failed on one.
 
     Raises:
         AllConfigsFailedError: No config ran on every rank.
@@ -390,13 +390,13 @@ def _slowest_timing(identity: str, records: list[TuningRecord]) -> Timing:
 def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
     """Make all ranks of a process group choose the same config for the same call, from now on.
 
-    At a miss one rank searches and the others wait for its choice; a rank that has the choice already publishes it and
-    goes on. They talk through the group's store: there is no collective, and a hit costs nothing. Every rank of the
-    group must call this, the same number of times. It takes the place of the file lock between processes.
+    At a miss one rank searches and the others wait for its choice; a rank that has one publishes it and goes on. They
+    use the group's store, without collectives, and a hit costs nothing. Every rank of the group must call this equally
+    often. It replaces the file lock between processes.
 
     Args:
         group: A `torch.distributed` process group; None for the default one.
-        timeout_s: How long a rank waits for the one that searches, in seconds.
+        timeout_s: How long a rank waits for the searching one, in seconds.
 
     Returns:
         What ends it: call its `.close()`, or use it in a `with` statement.
@@ -413,7 +413,7 @@ def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
 
 
 def _after_fork_in_child() -> None:
-    """What was forked off a rank is none: it chooses by itself, and leaves the rank's connection to the store alone."""
+    """A forked child is no rank: it chooses alone and leaves the rank's store connection alone."""
     active.agreements.clear()
 
 

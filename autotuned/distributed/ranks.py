@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed as they talk about choices: through their group's store, never by collectives."""
+"""How the ranks of a torch.distributed group talk about choices: through the group's store, without collectives."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from autotuned.errors import SyncError
 
 log = logging.getLogger("autotuned")
 
-MESSAGE_AFTER_S = 5.0  # a wait this long is worth a line, as for locks
+MESSAGE_AFTER_S = 5.0  # log waits longer than this, as for locks
 _FIRST_POLL_S, _LAST_POLL_S = 0.001, 0.05
-_opened: dict[str, int] = {}  # group -> how often its ranks have begun to agree; each time anew
+_opened: dict[str, int] = {}  # by group: number of agreements so far, each with names of its own
 
 
 class Ranks:
-    """The ranks of one group and the store that all of them reach.
+    """The ranks of a group, and the store they share.
 
-    The store is polled, never waited on: a wait would block every other user of its connection, and know no limit of
-    ours.
+    The store is polled: a blocking wait would block all users of its connection and ignore our time limit.
 
     Args:
         store: A `torch.distributed.Store`.
-        rank, size: Of this process in the group, and of the group.
-        timeout_s: How long to wait for other ranks at most, in seconds.
-        prefix: Begins the name of everything that is said.
+        rank, size: This process's rank, and the size of the group.
+        timeout_s: Longest wait for other ranks, in seconds.
+        prefix: Prefix of all names in the store.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float, prefix: str) -> None:
@@ -34,27 +33,27 @@ class Ranks:
         self._store, self._prefix = store, prefix
 
     def read(self, name: str) -> str | None:
-        """What was published under a name; None if nothing was."""
+        """What was published under a name, or None."""
         key = self._key(name)
         return str(self._ask("get", key).decode()) if self._ask("check", [key]) else None
 
     def publish(self, name: str, text: str) -> str:
-        """Publish unless another rank did; returns what all ranks read from now on."""
+        """Publish unless another rank did; returns what all ranks read."""
         return str(self._ask("compare_set", self._key(name), "", text).decode())
 
     def count(self, name: str, more: int = 1) -> int:
-        """Add to a counter that all ranks share; returns its value."""
+        """Add to a shared counter; returns its value."""
         return int(self._ask("add", self._key(name), more))
 
     def wait(
         self, name: str, limit_s: float, what: Callable[[], str], enough: Callable[[], bool] = lambda: False
     ) -> str | None:
-        """What is published under a name; None if nothing is until a time limit, or until `enough`.
+        """What is published under a name; None after the time limit or once `enough` is true.
 
         Args:
             limit_s: In seconds.
-            what: Says what is waited for, after `MESSAGE_AFTER_S`.
-            enough: Asked between looks whether to wait any longer.
+            what: Says what is waited for, logged after `MESSAGE_AFTER_S`.
+            enough: Whether to stop waiting; called at each poll.
         """
         start, pause_s, is_said = time.monotonic(), _FIRST_POLL_S, False
         while (found := self.read(name)) is None and not enough():
@@ -74,7 +73,7 @@ class Ranks:
     def _ask(self, method: str, *args: Any) -> Any:
         try:
             return getattr(self._store, method)(*args)
-        except RuntimeError as error:  # what torch raises where the rank that holds the store has ended
+        except RuntimeError as error:  # from torch, if the rank that holds the store has ended
             raise SyncError(
                 f"sync: rank {self.rank} expected an answer of its process group's store, got {_first_line(error)!r}. "
                 "Did the rank that holds it end? Call .close() on what autotuned.sync returned to choose by oneself.",
@@ -83,10 +82,10 @@ class Ranks:
 
 
 def of_group(group: Any, timeout_s: float) -> Ranks:
-    """The ranks of a process group of torch.distributed.
+    """The ranks of a torch.distributed process group.
 
     Args:
-        group: A `ProcessGroup` that this process belongs to; None for the default one.
+        group: A `ProcessGroup` with this process; None for the default one.
         timeout_s: See `Ranks`.
 
     Raises:
@@ -119,7 +118,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _store_of(group: Any) -> tuple[str, Any]:
-    """Name and store of a group; which method gives the store depends on the version of torch."""
+    """Name and store of a group, whatever the version of torch."""
     from torch.distributed import distributed_c10d
 
     group = group or distributed_c10d._get_default_group()

@@ -1,1 +1,1 @@
-"""Write down calls and make them again: recorder, file, arguments, grids; `recorder.py` first."""
+"""Record calls and build them again: recorder, file, arguments, grids; `recorder.py` first."""

@@ -1,4 +1,4 @@
-"""What a call's arguments are, as JSON, so that like ones can be made elsewhere: layout exactly, data by kind."""
+"""Arguments of a call as JSON, to build similar ones elsewhere: exact layout, similar data."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from autotuned.recording import tensors
 from autotuned.recording.tensors import ALIGNMENT, BY_VALUE_BYTES
 from autotuned.typed_json import INT64_MAX, Json, encode, typed
 
-PIECE = 1 << 22  # elements of a larger tensor of integers that are looked at in one go
+PIECE = 1 << 22  # elements of a large integer tensor to read at once
 
 
 def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
     """Describe arguments: dtype, shape, strides, offset, alignment and shared memory of tensors; scalars by value.
 
-    Tensors that lie in the same memory do so in what `build` makes, at the same distances. Of their data is kept: for
-    integers and booleans of up to 64 KiB all of it, above that smallest, largest and whether they ascend, found on
-    their own device without a copy in host memory; nothing of floating-point numbers. Reading integers waits for the
-    device.
+    Tensors in the same memory share it in what `build` makes, at the same distances. Integer and boolean tensors up to
+    64 KiB keep their values, larger ones their smallest and largest value and whether they ascend, computed on their
+    device. Floating-point data is not kept. Reading integers waits for the device.
 
     Args:
         arguments: By name: torch tensors, NumPy arrays, tensor descriptors, plain values, and tuples, named tuples,
-            lists and dictionaries of these.
+            lists and dicts of these.
 
     Returns:
         `{"memories": [...], "values": {name: ...}}`, typed JSON.
 
     Raises:
-        EncodingError: A value has no form, such as a function or an object of the user's.
+        EncodingError: A value has no JSON form, such as a function or a user's object.
     """
     memories, values = _Memories(), {}
     for name, value in arguments.items():
@@ -53,16 +52,16 @@ def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def build(spec: Mapping[str, Json], device: Any = "cuda", random_seed: int = 0) -> dict[str, Any]:
-    """Make arguments like those that were described.
+    """Make arguments like the described ones.
 
     Args:
         spec: What `describe` returned.
-        device: Where torch tensors are made that were on a GPU; those of the host stay there.
-        random_seed: Of the random data: a normal distribution for floating-point numbers, an even one for integers.
+        device: For torch tensors that were on a GPU; host tensors stay on the host.
+        random_seed: Seed of the data: normally distributed floating-point numbers, uniform integers.
 
     Raises:
-        RecordError: It is nothing that `describe` returns, or needs more memory than there is. `.where` names the
-            field. Nothing is allocated before all memories have been checked, and no tensor reaches beyond its own.
+        RecordError: The description is invalid (`.where` names the field), or needs more memory than there is. All
+            memories are checked before any is allocated, and no tensor reaches beyond its own.
     """
     try:
         memories = _Made(typed(spec, dict, "arguments").get("memories"), device)
@@ -70,7 +69,7 @@ def build(spec: Mapping[str, Json], device: Any = "cuda", random_seed: int = 0) 
         return {name: _build(value, memories, random_seed, f"values.{name}") for name, value in values.items()}
     except RecordError:
         raise
-    # What torch, NumPy and Triton raise for values that pass here and are none of theirs; memory that is not free.
+    # Raised by torch, NumPy and Triton for values that are invalid to them, or by a lack of memory.
     except (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError,
             ValueError) as error:  # fmt: skip
         raise RecordError(
@@ -82,14 +81,14 @@ def build(spec: Mapping[str, Json], device: Any = "cuda", random_seed: int = 0) 
 
 
 class _Memories:
-    """Pieces of memory that tensors lie in, as far as they are used."""
+    """The used ranges of memory, one per storage."""
 
     def __init__(self) -> None:
-        self._spans: dict[tuple[str, int], list[int]] = {}  # (kind, address of the storage) -> first and last byte
+        self._spans: dict[tuple[str, int], list[int]] = {}  # (kind, address of the storage) -> start and end
         self._devices: dict[tuple[str, int], str] = {}
 
     def add(self, value: Any) -> None:
-        """Take in the tensors of an argument."""
+        """Add the tensors of an argument."""
         if is_tensor(value):
             place, start = _place(value), _address(value)
             span = self._spans.setdefault(place, [start, start])
@@ -103,7 +102,7 @@ class _Memories:
             self._reach(value)
 
     def _reach(self, descriptor: Any) -> None:
-        """Take in what a descriptor reaches beyond its tensor, as one over a row reaches the others of a matrix."""
+        """Extend to what a descriptor reaches beyond its tensor, as one over a row reaches other rows."""
         base = descriptor.base
         span, start = self._spans[_place(base)], _address(base)
         end = start + tensors.elements(descriptor.shape, descriptor.strides) * base.itemsize
@@ -115,18 +114,15 @@ class _Memories:
         span[1] = max(span[1], end)
 
     def to_json(self) -> list[Json]:
-        """Size, alignment and place of each."""
         return [
             {"library": place[0], "device": self._devices[place], "bytes": end - start, "align": start % ALIGNMENT}
             for place, (start, end) in self._spans.items()
         ]
 
     def index(self, tensor: Any) -> int:
-        """Which of them a tensor lies in."""
         return list(self._spans).index(_place(tensor))
 
     def offset(self, tensor: Any) -> int:
-        """Bytes from the start of its memory to a tensor's first element."""
         return _address(tensor) - self._spans[_place(tensor)][0]
 
 
@@ -134,7 +130,7 @@ def _place(tensor: Any) -> tuple[str, int]:
     if is_torch(tensor):
         return "torch", int(tensor.untyped_storage().data_ptr()) or -id(tensor)
     base = tensor
-    while hasattr(getattr(base, "base", None), "__array_interface__"):  # not where an array shows a torch tensor
+    while hasattr(getattr(base, "base", None), "__array_interface__"):  # false if the base is a torch tensor
         base = base.base
     return "numpy", int(base.__array_interface__["data"][0])
 
@@ -147,7 +143,7 @@ def _address(tensor: Any) -> int:
             f"expected a torch tensor, or a NumPy array without negative strides, got {type(tensor).__name__}.",
             where="arguments",
         )
-    if tensor.dtype.kind in "OSUmM" or tensor.dtype.names:  # objects, text, dates, records: none can be made up
+    if tensor.dtype.kind in "OSUmM" or tensor.dtype.names:  # objects, text, dates, records
         raise EncodingError(f"expected an array of numbers, got one of {tensor.dtype}.", where="arguments")
     return int(tensor.__array_interface__["data"][0])
 
@@ -176,7 +172,7 @@ def _describe(value: Any, where: str, memories: _Memories) -> Json:
 
 
 def _describe_items(value: Any, where: str, memories: _Memories) -> Json:
-    """A tuple, with its fields if it has names for them, a list or a dictionary, whose items may be tensors."""
+    """A tuple, named tuple, list or dict, whose items may be tensors."""
     if isinstance(value, dict):
         return {"dict": [[encode(key, where), _describe(part, where, memories)] for key, part in value.items()]}
     parts = [_describe(part, f"{where}[{i}]", memories) for i, part in enumerate(value)]
@@ -201,7 +197,7 @@ def _data(tensor: Any) -> Json:
 
 
 def _summary(tensor: Any) -> dict[str, Json]:
-    """Smallest, largest, and whether the values ascend; found on the tensor's own device, a piece at a time."""
+    """Smallest and largest value, and whether they ascend; computed in pieces on the tensor's device."""
     ranges, ascending, last = [], True, None
     for piece in _pieces(tensor):
         flat, base = _ordered(piece)
@@ -213,7 +209,7 @@ def _summary(tensor: Any) -> dict[str, Json]:
 
 
 def _pieces(tensor: Any) -> Iterator[Any]:
-    """Parts along the outermost dimensions of at most `PIECE` elements: what is made of one takes that much memory."""
+    """Parts along the outer dimensions, of at most `PIECE` elements, to bound temporaries."""
     size, rows = math.prod(tensor.shape), tensor.shape[0] if tensor.shape else 1
     if size <= PIECE:
         yield tensor
@@ -226,7 +222,7 @@ def _pieces(tensor: Any) -> Iterator[Any]:
 
 
 def _ordered(piece: Any) -> tuple[Any, int]:
-    """A piece's elements in order, in a dtype that torch can compare, and what to add to each."""
+    """A piece's elements, flat, in a dtype that torch can compare, and an offset to add to each."""
     flat = piece.reshape(-1)
     if not is_torch(piece):
         return flat.view("u1") if flat.dtype == bool else flat, 0
@@ -241,7 +237,6 @@ def _ordered(piece: Any) -> tuple[Any, int]:
 
 
 def _array(tensor: Any) -> Any:
-    """A copy in host memory, in C order."""
     import numpy
 
     return numpy.ascontiguousarray(tensor.detach().cpu().numpy() if is_torch(tensor) else tensor)
@@ -251,21 +246,20 @@ def _array(tensor: Any) -> Any:
 
 
 class _Made:
-    """Memories like those that were described, and the tensors in them."""
+    """Memories like the described ones, and tensors in them."""
 
     def __init__(self, described: Json, device: Any) -> None:
         self.described = tensors.memories(described, device)
         self._rooms = [_allocate(memory, device) for memory in self.described]
 
     def tensor(self, spec: Json, random_seed: int, where: str) -> Any:
-        """A tensor in one of them."""
         tensors.tensor(spec, self.described, where)
         seed = random_seed + 1000 * spec["memory"] + spec["offset"]
         return _tensor(spec, self._rooms[spec["memory"]], seed)
 
 
 def _allocate(memory: Json, device: Any) -> Any:
-    """Zeroed bytes whose first is as far from a multiple of 16 as the first of the original."""
+    """Zeroed bytes with the original alignment."""
     size, align = memory["bytes"], memory["align"]
     if memory["library"] == "torch":
         import torch
@@ -309,7 +303,7 @@ def _dtype(text: str) -> Any:
         return tensors.torch_dtype(text, "dtype")
     import triton.language as tl
 
-    return tl.dtype(text.removeprefix("triton."))  # which refuses what is none
+    return tl.dtype(text.removeprefix("triton."))  # raises if invalid
 
 
 def _device(text: str) -> Any:
@@ -353,20 +347,20 @@ def _tensor(spec: Json, memory: Any, random_seed: int) -> Any:
 
 
 def _fill(flat: Any, data: Json, random_seed: int) -> None:
-    """Random numbers, in place and on the device."""
+    """Fill with random numbers, in place on the device."""
     import torch
 
     generator = torch.Generator(flat.device).manual_seed(random_seed)
     if data is None and flat.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         flat.normal_(generator=generator)
-    elif data is None:  # fp8 and complex: by way of what can be drawn
+    elif data is None:  # torch draws no fp8 and complex numbers
         wide = torch.complex64 if flat.dtype.is_complex else torch.float16
         flat.copy_(torch.empty(flat.shape, dtype=wide, device=flat.device).normal_(generator=generator))
     elif "range" in data:
         low, high = data["range"]
         drawn = torch.randint(min(high - low + 1, INT64_MAX), flat.shape, generator=generator, device=flat.device)
         drawn = drawn.sort().values if data["ascending"] else drawn
-        if flat.dtype is torch.uint64:  # the same bits: sums of int64 wrap
+        if flat.dtype is torch.uint64:  # int64 has the same bits, and wraps
             flat.view(torch.int64).copy_(drawn + (low - (1 << 64) if low > INT64_MAX else low))
         else:
             flat.copy_(drawn + low)
@@ -384,7 +378,7 @@ def _fill_array(flat: Any, data: Json, random_seed: int) -> None:
 
 
 def _place_values(view: Any, text: str) -> None:
-    """Write the very values; elements that appear several times are the same ones each time."""
+    """Write the recorded values; elements that share memory are written once."""
     import numpy
 
     name, shape = str(view.dtype).removeprefix("torch."), tuple(view.shape)

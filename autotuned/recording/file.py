@@ -1,4 +1,4 @@
-"""The file of recorded calls, one JSON line each: appended to by many processes at once, read and merged."""
+"""The file of recorded calls, a JSON line each: appended by many processes, read and merged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("autotuned")
 
 SCHEMA = 1
 SUFFIX = ".jsonl"
-_CHUNK = 1 << 20  # bytes that a look reads at once
+_CHUNK = 1 << 20  # bytes to read at once
 _FIELDS = {"schema": int, "kernel": str, "target": str, "key": dict, "arguments": dict}
 
 
@@ -27,10 +27,10 @@ class RecordedCall:
     """A distinct call.
 
     Attributes:
-        kernel: Name of what was called. `target`: where it can be imported from, as `autotuned tune` takes it.
-        key: Of the call, in the context in which it was made.
-        arguments: As `arguments.describe` gives them; those by position are named by it.
-        grid: Its grid (`grids`); None for plain callables.
+        kernel: Name of the kernel. `target`: where to import it from, as for `autotuned tune`.
+        key: In the context in which it was made.
+        arguments: From `arguments.describe`; positional ones are named by position.
+        grid: From `grids`; None for plain callables.
         count: How often it was made.
     """
 
@@ -42,7 +42,7 @@ class RecordedCall:
     count: int = 1
 
     def to_json(self) -> dict[str, Json]:
-        """The line that says so, without its count."""
+        """Its line in the file, without the count."""
         return {
             "schema": SCHEMA,
             "kernel": self.kernel,
@@ -54,12 +54,12 @@ class RecordedCall:
 
     @property
     def identity(self) -> str:
-        """What makes two lines the same call, in whichever process they were written."""
+        """Equal for the same call in any process."""
         return digest(self.to_json())[:32]
 
 
 class Writer:
-    """Appends lines to a file. A line is one call to the system, so that lines of several processes do not mix.
+    """Appends lines to a file, each with one system call, so that lines of several processes do not mix.
 
     Raises:
         OSError: The file cannot be opened.
@@ -69,15 +69,15 @@ class Writer:
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o666)
-        if os.fstat(self._descriptor).st_size:  # a torn line of a killed process may be the last
+        if os.fstat(self._descriptor).st_size:  # a killed process may have left a partial line
             disk.write_all(self._descriptor, b"\n")
 
     def call(self, recorded: RecordedCall, identity: str) -> None:
-        """Write a call that was made once."""
+        """Write a new call."""
         self._write({"id": identity, **recorded.to_json(), "count": recorded.count})
 
     def more(self, counts: Mapping[str, int]) -> None:
-        """Write how often calls were made besides."""
+        """Write further counts."""
         for identity, count in counts.items():
             self._write({"id": identity, "more": count})
 
@@ -90,10 +90,10 @@ class Writer:
 
 
 def read(path: Path) -> list[RecordedCall]:
-    """The distinct calls of a file, most often made first; lines that are torn or strange are left out, which is said.
+    """The distinct calls of a file, most frequent first; skips invalid lines with a warning.
 
     Raises:
-        RecordingError: There is no such file, it cannot be read, or no line in it is a call.
+        RecordingError: The file is missing or unreadable, or has no call.
     """
     gathered = Gathered()
     for line in _lines(path):
@@ -107,34 +107,34 @@ def read(path: Path) -> list[RecordedCall]:
 
 
 class Gathered:
-    """What the lines of a recording say together.
+    """The merged lines of a recording.
 
     Attributes:
-        calls: Distinct calls by identity, with how often they were made.
-        strange: How many lines were no calls.
+        calls: Distinct calls by identity, with their counts.
+        strange: Number of invalid lines.
     """
 
     def __init__(self) -> None:
         self.calls: dict[str, RecordedCall] = {}
         self.strange = 0
-        self._more: dict[str, int] = {}  # of calls whose own line is yet to come
+        self._more: dict[str, int] = {}  # counts of calls whose own line comes later
         self._schemas: set[int] = set()
 
     @property
     def others(self) -> str:
-        """The schemas of lines of other versions, in words; "" if there are none."""
+        """Schemas of other versions among the lines, as text; "" if there are none."""
         schemas = ", ".join(map(str, sorted(self._schemas)))
         return f" (schema {schemas}; this version reads {SCHEMA})" if schemas else ""
 
     def add(self, line: bytes) -> None:
-        """Take in a line."""
+        """Add a line."""
         try:
             self._add(disk.parse_json(line))
         except ValueError:
             self.strange += 1
 
     def _add(self, line: Json) -> None:
-        """Take in a line; ValueError if it is none of ours; another schema is noted."""
+        """Add a line; ValueError if it is invalid."""
         identity = typed(typed(line, dict, "line").get("id"), str, "id")
         schema = integer(line.get("schema", SCHEMA), "schema")
         if schema != SCHEMA:
@@ -157,10 +157,10 @@ class Gathered:
 
 
 class Tail(Gathered):
-    """What a recording says that others write to: each look takes in what has come since the one before.
+    """Follows a recording that others write to.
 
-    A file that was cut off, or that another one has taken the place of, is read from its beginning, beside what was
-    read before; the last line waits until it is whole.
+    A truncated or replaced file is read from the start and merged with what was read before. An incomplete last line
+    waits.
     """
 
     def __init__(self, path: Path) -> None:
@@ -170,10 +170,10 @@ class Tail(Gathered):
         self._end, self._rest = 0, b""
 
     def look(self) -> bool:
-        """Take in what is new; whether there was something. A file that is not there yet is an empty one.
+        """Read what is new; whether there was anything. A missing file counts as empty.
 
         Raises:
-            RecordingError: It is there and cannot be read.
+            RecordingError: It cannot be read.
         """
         try:
             with os.fdopen(disk.opened(self.path), "rb") as file:
@@ -182,7 +182,7 @@ class Tail(Gathered):
             return False
         except OSError as error:
             raise _unreadable(self.path, error) from error
-        except ValueError as error:  # it is no plain file
+        except ValueError as error:  # not a regular file
             raise RecordingError(str(error), path=str(self.path)) from error
 
     def _read(self, file: BinaryIO) -> bool:
@@ -195,14 +195,14 @@ class Tail(Gathered):
             self._end += len(chunk)
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             if len(self._rest) > disk.MAX_LINE_BYTES:
-                self._rest = b"-"  # it is no JSON any more
+                self._rest = b"-"  # invalid JSON
             for line in filter(bytes.strip, lines):
                 self.add(line)
         return self._end > before
 
 
 def _nothing_in(path: Path, strange: int, others: str) -> str:
-    """Why there is no call in a file, and what to do about it."""
+    """Why a file has no calls, and what to do about it."""
     if others:
         return (
             f"expected recorded calls of this version, got those of another{others}. Record again, or update this one."

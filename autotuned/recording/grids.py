@@ -1,4 +1,4 @@
-"""Grids of calls: told from what is none, and of recorded ones a callable's answers for every config."""
+"""Grids of recorded calls: for a callable, its answers for every config."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from autotuned.typed_json import Fallback, Json, canonical, encode
 
 
 def describe(grid: Any, arguments: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], spell: Fallback) -> Json:
-    """The grid of a call as JSON: `{"sizes": [...]}`, or for a callable its answer for each config.
+    """The grid of a call as JSON: `{"sizes": [...]}`, or a callable's answer for each config.
 
     Args:
-        grid: As the caller gave it; None for plain callables, which have none.
-        arguments: All arguments by name, those of the kernel's defaults included.
+        grid: As the caller gave it; None for plain callables.
+        arguments: All arguments by name, with the kernel's defaults.
         configs: The parameters that each candidate sets. One for which the callable raises has no grid.
-        spell: Spells values that typed JSON does not know.
+        spell: Encodes values that typed JSON does not know.
     """
     if grid is None:
         return None
@@ -25,7 +25,7 @@ def describe(grid: Any, arguments: Mapping[str, Any], configs: Sequence[Mapping[
     for settings in configs:
         try:
             found[_spelled(settings, spell)] = _sizes(grid({**arguments, **settings}))
-        except Exception:  # the user's code, asked about a config that it may never have seen
+        except Exception:  # user code may not expect this config
             continue
     if len({tuple(sizes) for sizes in found.values()}) == 1 and len(found) == len(configs):
         return {"every": next(iter(found.values())), "configs": list(found)}
@@ -41,10 +41,10 @@ def _spelled(settings: Mapping[str, Any], spell: Fallback) -> str:
 
 
 class Rebuilt:
-    """The grid of a recorded call, to be launched with.
+    """The grid of a recorded call, for launching.
 
     Args:
-        form: What `describe` gave.
+        form: What `describe` returned.
         spell: As for `describe`.
     """
 
@@ -56,11 +56,11 @@ class Rebuilt:
         self._known = dict(zip(form.get("configs", ()), sizes))
 
     def has(self, settings: Mapping[str, Any]) -> bool:
-        """Whether the grid of a config that sets these parameters is known."""
+        """Whether the grid is known for these parameters."""
         return self._fixed is not None or _spelled(settings, self._spell) in self._known
 
     def for_configs(self, configs: Sequence[Mapping[str, Any]]) -> Any:
-        """The sizes, or a callable that knows them for each of these configs by what they set."""
+        """The sizes, or a callable that returns them for each of these configs."""
         if self._fixed is not None:
             return tuple(self._fixed)
         pairs = [(settings, tuple(self._known[_spelled(settings, self._spell)])) for settings in configs]

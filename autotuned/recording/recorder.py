@@ -1,4 +1,4 @@
-"""Recording: each distinct call of every tuned function of a process goes into a file, and how often it is made."""
+"""Record each distinct call of every tuned function of a process to a file, with its count."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from autotuned.tunable.call import EMPTY, Call
 
 log = logging.getLogger("autotuned")
 
-_refused: set[Path] = set()  # files of AUTOTUNED_RECORD that could not be written, each said once
-FLUSH_S, FLUSH_SHARE = 1.0, 0.05  # counts go to disk after a second, then each time the run is so much longer
+_refused: set[Path] = set()  # files of AUTOTUNED_RECORD that cannot be written, to warn once
+FLUSH_S, FLUSH_SHARE = 1.0, 0.05  # interval of writing counts: this long, plus this share of the run time
 Grids = dict[Any, "Counter"]  # sizes, or None for a callable -> the counter
 
 
 class Source(Protocol):
-    """A tuned function as the recorder sees it; the tuner."""
+    """What the recorder needs of a tuner."""
 
     chooser: Chooser
     names: tuple[str, ...]
 
     def rebound(self, values: tuple[Any, ...], grid: Any) -> Call:
-        """The call with these values of the parameters that are not tuned."""
+        """The call with these values of the untuned parameters."""
 
 
 class Counter:
@@ -53,10 +53,10 @@ class Counter:
 
 
 class Recorder:
-    """Writes what is called into one file; several processes may write into the same.
+    """Records calls to a file; several processes may write to the same one.
 
     Args:
-        path: The file; lines are added to one that is there.
+        path: Appended to if it exists.
 
     Raises:
         OSError: It cannot be opened.
@@ -76,14 +76,14 @@ class Recorder:
     # -- processes -----------------------------------------------------------------------------------------------
 
     def begin_process(self) -> None:
-        """Start what a process needs of its own: a thread that writes counts now and then, and a last word."""
-        for counter in self._counters.values():  # in a forked child: what was not told yet is its parent's to tell
+        """Start the thread that writes counts, and a final flush; needed in each process."""
+        for counter in self._counters.values():  # in a forked child: the parent writes earlier counts
             counter.told = counter.total
         self._lock = threading.Lock()
         threading.Thread(target=self._flush_now_and_then, name="autotuned-record", daemon=True).start()
         atexit.register(self.flush)
         processes = sys.modules.get("multiprocessing.util")
-        if processes is not None:  # children that it forks end without `atexit`, and begin without what is registered
+        if processes is not None:  # its forked children run no `atexit` handlers
             processes.Finalize(None, self.flush, exitpriority=1)
             processes.register_after_fork(self, Recorder._finalize_in_child)
 
@@ -103,7 +103,7 @@ class Recorder:
             self._attempt("counts", lambda: self._writer.more(more))
 
     def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Write the remaining counts and close the file."""
         self._stopped.set()
         atexit.unregister(self.flush)
         self.flush()
@@ -112,7 +112,7 @@ class Recorder:
             self._writer.close()
 
     def _attempt(self, what: str, action: Callable[[], None]) -> None:
-        """Do something that must not fail the user's program; what goes wrong is said once."""
+        """Call `action`, logging an error once: recording must not fail the user's program."""
         try:
             action()
         except Exception as error:
@@ -126,10 +126,10 @@ class Recorder:
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def watched(self, tuner: Source, bound: Bound) -> Bound:
-        """The same launch, counted. It goes through Python while recording lasts.
+        """The same launch, counted; it goes through Python while recording.
 
-        What is bound is for one entry of the launch table, so that its calls differ in nothing but their grids, and
-        where a bucket is tuned on several of its calls in their sizes.
+        A bound launch serves one entry of the launch table, so its calls differ only in their grids; with a bucket
+        tuned on several calls, also in sizes.
         """
         inner, alike = bound.run, tuner.chooser.options.members < 2
         seen: Grids = {}
@@ -137,7 +137,7 @@ class Recorder:
         def run(values: tuple[Any, ...], grid: Any) -> Any:
             counter = seen.get(_grid_key(grid)) if alike else None
             if counter is not None:
-                with self._lock:  # of this process: a fork may have copied a held one
+                with self._lock:
                     counter.total += 1
             elif (counter := self.note(tuner, tuner.rebound(values, grid))) is not None:
                 seen[_grid_key(grid)] = counter
@@ -146,11 +146,7 @@ class Recorder:
         return Bound(bound.config, run)
 
     def note(self, tuner: Source, call: Call) -> Counter | None:
-        """Count a call; the first of its kind is described and written.
-
-        Returns:
-            What counts further calls like it; None if it cannot be described now, and may be later.
-        """
+        """Count a call; the first of its kind is described and written."""
         what = f"a call of `{tuner.chooser.tunable.name}` is left out"
         try:
             return self._note(tuner, call)
@@ -178,7 +174,7 @@ class Recorder:
         return counter
 
     def _counter(self, recorded: RecordedCall) -> Counter:
-        """The counter of a call, which is written if it is new, and counted if not."""
+        """The counter of a call, which is written if new, else counted."""
         identity = recorded.identity
         with self._lock:
             counter = self._counters.get(identity)
@@ -190,7 +186,7 @@ class Recorder:
         return counter
 
     def _table(self, tuner: Source) -> _Table:
-        """From words of arguments, as the launch table has them, to the counters of their grids."""
+        """Maps arguments, as the launch table does, to the counters of their grids."""
         table = self._tables.get(tuner)
         if table is None or table.of_names != tuner.names:
             spec, members = tuner.chooser.options.spec, tuner.chooser.options.members
@@ -204,7 +200,7 @@ class _Table(PyLauncher):
 
     @property
     def of_names(self) -> tuple[str, ...]:
-        """The parameters whose values make its words."""
+        """Names of the parameters it looks at."""
         return self._names
 
 
@@ -215,7 +211,7 @@ def _grid_key(grid: Any) -> Any:
 
 
 def describe(chooser: Chooser, call: Call) -> RecordedCall:
-    """A call as it goes into the file."""
+    """A call as written to the file."""
     tunable, options = chooser.tunable, chooser.options
     name, function = tunable.name, source.python_function(tunable.fn)
     if kernel.capturing():
@@ -230,7 +226,7 @@ def describe(chooser: Chooser, call: Call) -> RecordedCall:
 
 
 def _place_of(function: Any) -> str:
-    """A target of `autotuned tune`: where a function is imported from; of a script and the like the file."""
+    """A target for `autotuned tune`: the module that a function is imported from, else its file."""
     file = naming.file_of(function)
     is_path = not naming.is_importable(function) and os.path.isfile(file)
     return f"{os.path.abspath(file) if is_path else function.__module__}:{function.__qualname__}"
@@ -243,11 +239,11 @@ def _place_of(function: Any) -> str:
 def record(path: str | os.PathLike[str]) -> Iterator[None]:
     """Record each distinct call of every tuned function of this process, inside a `with` block.
 
-    What is written are descriptions of arguments: dtypes, shapes, strides, scalars; of integer tensors also their
-    values, up to 64 KiB each, or their range. Never the contents of floating-point tensors.
+    Writes descriptions of arguments: dtypes, shapes, strides, scalars; of integer tensors also their values up to 64
+    KiB, else their range. Never the contents of floating-point tensors.
 
     Args:
-        path: A file, conventionally `calls.jsonl`; lines are added to one that is there, also by several processes.
+        path: A file, conventionally `calls.jsonl`; appended to if it exists, also by several processes.
 
     Raises:
         RecordingError: The file cannot be written.
@@ -275,7 +271,7 @@ def _started(path: Path) -> Recorder:
 
 
 def begin_if_asked() -> None:
-    """Start recording for the whole process where `AUTOTUNED_RECORD` names a file; a second time does nothing."""
+    """Start recording if `AUTOTUNED_RECORD` names a file; may be called twice."""
     path = env.record_path()
     if path is None or path in _refused or any(recorder.path == path for recorder in active.recorders):
         return

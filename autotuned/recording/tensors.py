@@ -1,4 +1,4 @@
-"""Descriptions of tensors and their memory, as a recording has them, checked before any memory is taken for them."""
+"""Descriptions of tensors and their memory in a recording, validated before any memory is allocated."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from autotuned.errors import RecordError
 from autotuned.search.compiling import parallelism
 from autotuned.typed_json import INT64_MAX, Json, integer, integers, named, typed, wrong
 
-ALIGNMENT = 16  # what Triton tells apart
-BY_VALUE_BYTES = 64 << 10  # of integer tensors up to here all values are in the recording
-_NUMBERS = "biufc"  # NumPy's kinds of dtypes: booleans, integers, floating-point and complex numbers
+ALIGNMENT = 16  # bytes; Triton specializes on it
+BY_VALUE_BYTES = 64 << 10  # integer tensors up to this size are recorded by value
+_NUMBERS = "biufc"  # NumPy's kinds of numeric dtypes
 
 
 def memories(spec: Json, device: Any) -> list[dict[str, Json]]:
-    """The descriptions of memories, if all of them fit into what there is here.
+    """Validated descriptions of memories that fit into the memory here.
 
     Raises:
-        RecordError: One is not what `arguments.describe` writes, or they are too large together.
+        RecordError: One is not as `arguments.describe` writes it, or together they are too large.
     """
     found = [_memory(memory, f"memories[{i}]") for i, memory in enumerate(typed(spec, list, "memories"))]
     for on_host, there, room in ((True, "host memory", parallelism.memory_bytes()), (False, "device memory", None)):
@@ -55,7 +55,7 @@ def _is_device(kind: str) -> bool:
 
 
 def _device_bytes(device: Any) -> int | None:
-    """The memory of a GPU; of other devices what the host has to offer is free as well."""
+    """Memory of a GPU; of other devices the host's free memory."""
     import torch
 
     if torch.device(device).type != "cuda":
@@ -64,10 +64,10 @@ def _device_bytes(device: Any) -> int | None:
 
 
 def tensor(spec: Json, memories: Sequence[dict[str, Json]], where: str) -> dict[str, Json]:
-    """The description of a tensor, if it lies within its memory and its data is of its dtype.
+    """The validated description of a tensor within its memory.
 
     Raises:
-        RecordError: It is not what `arguments.describe` writes.
+        RecordError: It is not as `arguments.describe` writes it.
     """
     named(spec, where, ("memory", "offset", "dtype", "shape", "strides", "data"))
     memory = memories[integer(spec["memory"], f"{where}.memory", 0, len(memories) - 1)]
@@ -85,10 +85,10 @@ def tensor(spec: Json, memories: Sequence[dict[str, Json]], where: str) -> dict[
 
 
 def descriptor(spec: Json, memories: Sequence[dict[str, Json]], where: str) -> None:
-    """Check that a tensor descriptor has a tensor, and reaches nothing beyond that tensor's memory.
+    """Check that a tensor descriptor stays within its tensor's memory.
 
     Raises:
-        RecordError: It is not what `arguments.describe` writes.
+        RecordError: It is not as `arguments.describe` writes it.
     """
     named(spec, where, ("base", "shape", "strides", "block_shape"))
     base = tensor(named(spec["base"], f"{where}.base", ("tensor",))["tensor"], memories, f"{where}.base")
@@ -102,12 +102,12 @@ def descriptor(spec: Json, memories: Sequence[dict[str, Json]], where: str) -> N
 
 
 def elements(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """From the first element to the last, both included; 0 of an empty tensor."""
+    """Number of elements from the first to the last, both included; 0 if empty."""
     return 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
 
 
 def _kind(text: Json, library: str, where: str) -> tuple[bool, int]:
-    """Whether a dtype is one of integers or booleans, and the bytes of an element."""
+    """Whether a dtype holds integers or booleans, and its size in bytes."""
     if library == "torch":
         found = torch_dtype(text, where)
         import torch
@@ -118,7 +118,7 @@ def _kind(text: Json, library: str, where: str) -> tuple[bool, int]:
 
 
 def torch_dtype(text: Json, where: str) -> Any:
-    """A dtype by its name, "torch.float32"; RecordError for any other name, and for quantized ones."""
+    """A dtype by its name, "torch.float32"; RecordError for other names and quantized ones."""
     import torch
 
     library, _, name = typed(text, str, where).partition(".")
@@ -129,7 +129,7 @@ def torch_dtype(text: Json, where: str) -> Any:
 
 
 def numpy_dtype(text: Json, where: str) -> Any:
-    """A dtype of numbers by its name, "float32"; RecordError for any other."""
+    """A numeric dtype by its name, "float32"; RecordError for others."""
     import numpy
 
     try:
@@ -174,10 +174,10 @@ def _bounds(dtype: str) -> tuple[int, int]:
 
 
 def values(text: Json, size: int, where: str) -> bytes:
-    """The bytes that are written as text: compressed, and in letters.
+    """The bytes in a text: base64 of compressed data.
 
     Raises:
-        RecordError: They are no such thing, or not just `size` bytes; no more are unpacked.
+        RecordError: It is invalid or does not hold `size` bytes; never unpacks more.
     """
     try:
         found = disk.inflate(base64.b64decode(typed(text, str, where), validate=True), size)

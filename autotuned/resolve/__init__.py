@@ -1,1 +1,1 @@
-"""Which config a call gets that the launch table does not know; `tuner.py` first."""
+"""Choose the config of a call that misses the launch table; `tuner.py` first."""

@@ -1,4 +1,4 @@
-"""What is active in the whole process, which each miss asks: agreements of ranks, and recordings."""
+"""Process-wide agreements and recorders, which every miss consults."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ if TYPE_CHECKING:
     from autotuned.tunable.call import Call
     from autotuned.typed_json import Json
 else:
-    Protocol = object  # defining a protocol takes as long as importing a module
+    Protocol = object  # defining a protocol is slow
 
 
 class Agreement(Protocol):
-    """Ranks that choose together, as `autotuned.sync` has them."""
+    """Ranks that choose together, see `autotuned.sync`."""
 
     def choose(self, question: Question, alone: Any, do_bench: Any) -> Choice:
-        """The choice of all ranks; `alone` is the chooser of this one."""
+        """The choice of all ranks; `alone` is this rank's chooser."""
 
     def leave(self, key: Key) -> None:
-        """This rank goes on without the others for a key."""
+        """Let this rank choose alone for a key."""
 
     def proposals(self, mine: Mapping[str, Json]) -> Mapping[str, Json]:
-        """The newer choices that any rank has found, by digest of the key."""
+        """Newer choices that any rank has found, by digest."""
 
     def all_ready(self, agreed: Mapping[str, Json], impossible: Collection[str]) -> Collection[str]:
-        """The keys, by digest, whose newer choice no rank is without."""
+        """Digests of the keys whose newer choice every rank has ready."""
 
 
 class Recorder(Protocol):
-    """Writes calls down, as `autotuned.record` does."""
+    """Writes calls down, see `autotuned.record`."""
 
     path: Path
 
     def begin_process(self) -> None:
-        """Start what a process, a forked child too, needs of its own."""
+        """Start what each process needs, also after a fork."""
 
     def note(self, tuner: Any, call: Call) -> Any:
-        """A call of a tuner that was not in its launch table."""
+        """Record a call that missed the launch table."""
 
     def watched(self, tuner: Any, ready: Any) -> Any:
-        """What is bound, made to note the calls that it launches."""
+        """A bound launch that records its calls."""
 
 
-# Here rather than with what fills them, which most processes never import.
+# Kept here, since most processes never import what fills them.
 agreements: list[Agreement] = []  # the last one is in force
 recorders: list[Recorder] = []  # likewise
 _on_change: list[Callable[[], None]] = []
@@ -61,6 +61,6 @@ def on_change(callback: Callable[[], None]) -> None:
 
 
 def tell_change() -> None:
-    """Call who wants to know."""
+    """Call what `on_change` registered."""
     for callback in _on_change:
         callback()

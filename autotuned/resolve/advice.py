@@ -1,4 +1,4 @@
-"""What is said of keys that nothing is stored for: which run untuned, and what varies where there are very many."""
+"""Warnings about keys without a stored choice: which run untuned, and what varies if there are many."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from autotuned.typed_json import Json, canonical
 
 log = logging.getLogger("autotuned")
 
-COUNT, WINDOW_S = 16, 60.0  # an autotuned kernel has a handful of problems; more in a minute is a changing shape
-LIMIT = 4096  # keys of one kernel that are counted; more must not grow memory without end
+COUNT, WINDOW_S = 16, 60.0  # kernels have a handful of problems; more in a minute is a changing shape
+LIMIT = 4096  # counted keys of a kernel, to bound memory
 
 
 class Storm:
-    """The latest keys of one kernel that had to be searched for."""
+    """The latest searched keys of a kernel."""
 
     def __init__(self) -> None:
         self._latest: deque[tuple[float, Key]] = deque(maxlen=COUNT)
         self._said = False
 
     def note(self, key: Key, now_s: float) -> str | None:
-        """Take in a key; once, when there were `COUNT` within `WINDOW_S` seconds, a line about what varies.
+        """Note a key; returns a warning once, after `COUNT` keys within `WINDOW_S` seconds.
 
         Args:
-            key: One that was searched for; one that is among the latest already, as without `cache_results=` or in the
-                mode "search", is no further one.
-            now_s: A clock that stands still while a search runs: what counts is how the program calls.
+            key: One that was searched for; repeats, as in mode "search", do not count.
+            now_s: A clock that stops during searches: what counts is how the program calls.
         """
         if any(key == noted for _, noted in self._latest):
             return None
@@ -40,9 +39,9 @@ class Storm:
 
 
 class Untuned:
-    """The keys of one kernel that mode "serve" runs untuned: a warning for the first, a line of information for others.
+    """Keys of a kernel that mode "serve" runs untuned: a warning for the first, an info line for each other one.
 
-    Of a service that meets many shapes, a warning each would look like an error and hide the others.
+    A warning for each shape of a service would look like an error and hide others.
     """
 
     def __init__(self) -> None:
@@ -52,7 +51,7 @@ class Untuned:
         return len(self._digests)
 
     def note(self, key: Key, nearest_words: Callable[[Key], str]) -> None:
-        """Take in a key; the first time, say in what it differs from the nearest that is stored."""
+        """Note a key; the first time, say how it differs from the nearest stored one."""
         if key.digest in self._digests or len(self._digests) >= LIMIT:
             return
         self._digests.add(key.digest)
@@ -63,7 +62,7 @@ class Untuned:
 
 
 def say_untuned(kernels: Sequence[Untuned]) -> None:
-    """At the end of a process, what its first warnings did not say: that there were more keys."""
+    """At the end of a process, say how many more keys ran untuned."""
     counts = [len(kernel) for kernel in kernels if len(kernel)]
     if sum(counts) > len(counts):
         message = "%s%d keys of %d kernel%s ran untuned. `autotuned record` and `autotuned list --missing` name them."
@@ -71,7 +70,7 @@ def say_untuned(kernels: Sequence[Untuned]) -> None:
 
 
 def advice(keys: Sequence[Key]) -> str:
-    """What varies most among keys of one kernel, and what to do about it."""
+    """What varies most among keys of a kernel, and what to do about it."""
     seen: dict[str, dict[str, Json]] = {}
     for key in keys:
         for path, value in _values(key.call):

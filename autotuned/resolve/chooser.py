@@ -1,4 +1,4 @@
-"""Which config a call gets: its key and candidates, then the places a choice comes from, in their order."""
+"""Which config a call gets: make its key and candidates, then ask the origins in order."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Chooser:
     """Finds or makes the choice for calls of one tuned function.
 
     Args:
-        on_configs: Told of a computed list of configs before it is used.
-        on_written: Told the names of arguments found to be written.
+        on_configs: Called with a computed list of configs before it is used.
+        on_written: Called with the arguments found to be written.
     """
 
-    # Made where something went wrong, or is searched for.
+    # Made when first needed.
     _searcher = cached_property(lambda self: searcher.Searcher(self.state))
     untuned = cached_property(lambda self: advice.Untuned())
 
@@ -60,33 +60,33 @@ class Chooser:
         self.tunable = tunable
         self.state = State(tunable, options, on_written)
         self._on_configs = on_configs
-        #: Arguments that decide with their exact values which configs a call may use, as far as has been seen.
+        #: Arguments whose exact values were seen to decide which configs a call may use.
         self.seen: set[str] = set()
         self._context = Context(tunable, options.version, options.trial)
         self.shipped = sources.Shipped(tunable, self._context)
 
     @property
     def options(self) -> Options:
-        """The decorator's, as they are now."""
+        """The decorator's options at present."""
         return self.state.options
 
     # -- key and candidates --------------------------------------------------------------------------------------
 
     def key(self, call: Call) -> Key:
-        """The key of a call in its present context."""
+        """Key of a call in the present context."""
         return Key(self.tunable.name, self.part(call), *self._context.of(call))
 
     def part(self, call: Call) -> Json:
-        """The call part of its key, for which no context is looked at."""
+        """Call part of the key; needs no context."""
         return call_part(self.options.spec, call.arguments, call.options, self.tunable.name, opaque.spell)
 
     def candidates(self, call: Call) -> Live:
-        """The live configs of a call, by identity and in order: what its pruner leaves, and its grid launches.
+        """Live configs of a call by identity, in order: those that the pruner keeps and the grid launches.
 
         Raises:
-            PruningError: A pruner left nothing usable.
-            ConfigError: A callable list did.
-            ValueError: The caller passes what one of them sets.
+            PruningError: A pruner left none.
+            ConfigError: A callable list returned none.
+            ValueError: The caller passes what a config sets.
         """
         declaration, pruner = self.options.declared, self.options.pruner()
         if declaration is not None:
@@ -99,12 +99,12 @@ class Chooser:
         left = self._pruned(call, self._listed(call), pruner)
         if pruner.early is not None:
             self._on_configs(left)
-        for config in left:  # computed ones, and a pruner's own, were not known when the call was bound
+        for config in left:  # computed configs, and a pruner's own, were unknown when the call was bound
             refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(config))
         return self._launching(call, self._with_default(call, Live((self.state.identity(one), one) for one in left)))
 
     def _with_default(self, call: Call, live: Live) -> Live:
-        """With what the call has without tuning among them: nothing is chosen that loses to it."""
+        """Add the untuned config to the candidates, so that nothing is chosen that loses to it."""
         live.untuned = next(iter(live), None)
         if self.options.default is not None and len(live) > 1:
             found = sources.candidate(
@@ -117,7 +117,7 @@ class Chooser:
         return live
 
     def _launching(self, call: Call, live: Live) -> Live:
-        """Those that launch something, as `32 // BLOCK` blocks do for some only; all where none does."""
+        """Those with a grid that is not empty (`32 // BLOCK` blocks may be none); all if every grid is empty."""
         if not callable(call.grid) or len(live) < 2:
             return live
         left = live.only([name for name, config in live.items() if self.tunable.launches(call, config)])
@@ -125,7 +125,7 @@ class Chooser:
         return left or live
 
     def question(self, call: Call, live: Candidates, mode: str, **more: Any) -> Question:
-        """What is asked for a call among its candidates."""
+        """The question for a call."""
         narrowed = self.narrows or len(live) < len(self.options.configs())
         launches = self.tunable.launches(call, next(iter(live.values()))) if live else True
         needed = self.options.needs(self.tunable.name, live)
@@ -136,20 +136,19 @@ class Chooser:
         return candidates.prune(configs, pruner, named, call.kwargs, self.tunable.name, self.seen)
 
     def _listed(self, call: Call) -> list[Any]:
-        """The configs of a call before pruning."""
         return self.options.configs() if self.options.computed is None else self._computed(call, self.options.computed)
 
     @property
     def narrows(self) -> bool:
-        """Whether calls of one key may have different candidates."""
+        """Whether calls with the same key may have different candidates."""
         pruner = self.options.pruner()
         return not (self.options.computed is None and pruner.early is None and pruner.perf_model is None)
 
     def allows(self, call: Call, config: Any, live: Candidates) -> bool:
-        """Whether a call may have a config that the user gave besides the list: a pin, or `default=`.
+        """Whether a call may use a config from outside the list: a pin, or `default=`.
 
-        A pruner is asked, about the list with this config in it, and so is a callable that gives the list. What a
-        `perf_model` leaves out would be slow and not wrong.
+        Asks the pruner about the list with this config in it, and a callable list whether it has it. A `perf_model`
+        does not count: what it drops is slow, not wrong.
         """
         early, identity = self.options.pruner().early, self.state.identity(config)
         if identity in live or (early is None and (self.options.computed is None or self.options.declared)):
@@ -161,7 +160,7 @@ class Chooser:
             configs = [*configs, config]
         try:
             left = self._pruned(call, configs, Pruner(early))
-        except PruningError:  # it leaves none, and says so where the candidates are asked for
+        except PruningError:  # raised again when the candidates are asked for
             return False
         return identity in map(self.state.identity, left)
 
@@ -177,22 +176,21 @@ class Chooser:
         self._on_configs(configs)
         return configs
 
-    # -- the sources, in their order -----------------------------------------------------------------------------
+    # -- origins, in order ---------------------------------------------------------------------------------------
 
     def choose(self, call: Call, pinned: Any = None, search: bool = True, mode: str | None = None) -> Chosen:
         """The config for a call.
 
         Args:
-            call: The bound call.
-            pinned: A config that the user pinned for it, or None.
-            search: False forbids a search, as a graph capture does.
-            mode: The mode; None for the one in force.
+            pinned: The config pinned for it, or None.
+            search: Whether a search may run; False during a graph capture.
+            mode: Default: the mode in force.
 
         Raises:
-            NotTunedError: Nothing is stored and the mode, a graph capture or the caller forbids a search.
+            NotTunedError: Nothing is stored, and the mode, a graph capture or the caller forbids a search.
             AllConfigsFailedError, DeviceLostError: The search failed.
         """
-        self.tunable.device(call)  # a kernel without a GPU fails here, with an error that says what to do
+        self.tunable.device(call)  # without a GPU this raises an error that says what to do
         start = time.perf_counter()
         pinned = self._allowed(call, pinned, self.state.warn_once)
         live = self.candidates(call) if pinned is None else Live()
@@ -206,11 +204,11 @@ class Chooser:
         if question is not None:
             choice = self.answer(question)
         assert choice is not None
-        # No word of a call tells what its grid left out: a later one, with another grid, is to be asked anew.
+        # A signature does not say which configs the grid left out, so do not bind such a choice.
         return Chosen(call, choice if live.whole else choice.replace(lasting=False), live, *asked)
 
     def _allowed(self, call: Call, pinned: Any, say: Callable[..., None] | None = None) -> Any:
-        """A pin, unless the pruner drops it for this call: the cache's key may be coarser than what a pruner sees."""
+        """The pin, or None if the pruner drops it for this call: the cache's key may be coarser than the pruner."""
         if pinned is None or self.allows(call, pinned, {}):
             return pinned
         if say is not None:
@@ -224,7 +222,7 @@ class Chooser:
         return None
 
     def _without_key(self, call: Call, live: Candidates, mode: str, pinned: Any) -> Choice | None:
-        """The choice of a call for which nothing is looked up."""
+        """The choice if none needs to be looked up."""
         if pinned is not None:
             return Choice(pinned, Origin.TABLE, where="pinned in .cache")
         if len(live) == 1:
@@ -232,9 +230,9 @@ class Chooser:
         return self.default(call, live) if mode == "off" else None
 
     def _ready(self, call: Call, live: Live, mode: str) -> Choice | None:
-        """The choice that a compiled kernel ships with, where nothing comes before it and so no key is needed.
+        """A choice shipped with a compiled kernel, if no other origin comes first; needs no key.
 
-        The toolchain's part of a key is a hash over all of Triton: a start that compiles nothing does not wait for it.
+        So a start that compiles nothing does not wait for the toolchain's hash, which reads all of Triton.
         """
         state = self.state
         if mode not in ("auto", "serve", "strict") or state.is_busy or active.agreements or not self.options.stored:
@@ -246,7 +244,7 @@ class Chooser:
         return seen.choice
 
     def _places(self, question: Question) -> list[Place]:
-        """Where a known choice may come from, in the order in which the places are asked."""
+        """Origins of a known choice, in order."""
         own: Place = (Origin.TABLE, lambda key, live: self._look_at_own(question))
         if question.fresh or not self.state.keeps(question.key):
             return [own]
@@ -256,7 +254,7 @@ class Chooser:
         return [own, *sources.places(*asked)]
 
     def _ending(self, question: Question) -> Origin | None:
-        """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
+        """Where the choice comes from if none is known: a search, an untuned config, or None for an error."""
         if not question.launches:
             return Origin.DEFAULT
         if not self._may_search(question):
@@ -266,7 +264,7 @@ class Chooser:
         return None if self.options.default is None else Origin.DEFAULT
 
     def explain(self, call: Call, pinned: Any = None) -> Explanation:
-        """Which place answers a call and why those before it do not; nothing is searched, launched or moved."""
+        """Which origin answers a call and why earlier ones do not; without searching, launching or moving files."""
         mode, name = env.current_mode(), self.tunable.name
         pinned = self._allowed(call, pinned)
         live = self.candidates(call) if pinned is None else {}
@@ -279,12 +277,12 @@ class Chooser:
         return self.shipped.noted(found, question, places)
 
     def found(self, question: Question) -> Choice | None:
-        """The choice that answers a question without a search; None where one is run. Nothing is moved or noted."""
+        """The choice for a question if no search is needed; has no side effects."""
         choice = explain.ask(self._places(question), question.key, question.live)[0]
         return choice if choice is not None and self.is_enough(choice, question) else None
 
     def label(self, config: Any) -> str:
-        """A config in a few words, for people."""
+        """Short label of a config."""
         return candidates.label(candidates.to_json(config, self.tunable.name, opaque.spell), self.tunable.has_options)
 
     def answer(self, question: Question) -> Choice:
@@ -296,47 +294,47 @@ class Chooser:
         return self.state.remember(question.key, choice)
 
     def decide(self, question: Question) -> Choice:
-        """The choice made here: remembered, stored, shipped, default, or searched for; see `Origin`."""
+        """This process's choice: remembered, stored, shipped, default or searched; see `Origin`."""
         known = self.known(question)
         ending = self._ending(question)
         if env.has_store() and (known is None or not known.is_own or layout.is_unsent()):
             known = fleet.asked(self, question, known, ending)
         if known is not None and (ending is not Origin.SEARCH or self.is_enough(known, question)):
             return self.state.remember(question.key, known)
-        if not question.launches:  # as with no tokens for an expert: a later call of the key is measured
+        if not question.launches:  # an empty grid, as without tokens for an expert: measure at a later call
             return self._for_now(question)
         if ending is not Origin.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
         with records.locked(question.key, self.state.keeps(question.key) and not active.agreements) as lock:
-            # Again: another process or thread may have finished while this one waited for the lock.
+            # Again: another process or thread may have finished meanwhile.
             known = self.known(question)
             if known is None or not self.is_enough(known, question):
                 waited = lock is locks.Lock.BUSY and self.options.default is not None and not question.must_search
-                if waited or lock is locks.Lock.NESTED:  # a hook or a helper calls what is being searched
+                if waited or lock is locks.Lock.NESTED:  # a hook calls the kernel being searched
                     return self.default(question.call, question.live)
                 search = fleet.searched if env.has_store() else Chooser.searched
                 known = search(self, question.replace(lock=lock))
             return self.state.remember(question.key, known)
 
     def is_enough(self, known: Choice, question: Question) -> bool:
-        """Whether a choice may be taken although some candidates have not been measured."""
+        """Whether to take a choice although some candidates are not measured."""
         if question.is_answered_by(known) or not self._may_search(question) or sealing.forbids():
             return True
         tried = question.live.keys() <= known.tried and getattr(question.live, "is_listed", True)
-        return tried and not question.must_search  # a search here ran out of time
+        return tried and not question.must_search  # a search in this process ran out of time
 
     def without_search(self, call: Call) -> Any:
-        """The config a call would get if searching were not allowed: stored, default, or the first."""
+        """The config that a call would get without searching: stored, default, or the first."""
         live = self.candidates(call)
         asked = len(live) > 1 and env.current_mode() != "off"
         known = self.known(self.question(call, live, "serve")) if asked else None
         return (known or self.default(call, live)).config
 
     def exclude(self, call: Call, choice: Choice, error: Exception) -> None:
-        """Take note that a choice cannot be launched here, so that the next source is asked from now on.
+        """Exclude a choice that cannot be launched here, so that the next origin is asked.
 
         Raises:
-            Exception: `error`, if this was noted before: asking again would not end.
+            Exception: `error`, if it is excluded already: asking again would loop.
         """
         key = self.key(call)
         identity = self.state.identity(choice.config)
@@ -358,7 +356,7 @@ class Chooser:
         return question.mode == "auto" and wanted
 
     def known(self, question: Question) -> Choice | None:
-        """This process's choice, else the stored or shipped one; None where the question asks for a new search."""
+        """The known choice: of this process, stored or shipped; None if the question asks for a new search."""
         start = time.perf_counter()
         excluded, strict = self.state.excluded_for(question.key), question.mode == "strict"
         found = sources.find(question.key, question.live, self._places(question), excluded, strict)
@@ -379,7 +377,7 @@ class Chooser:
         return Look(found, "" if found else "absent", "" if found else "its config is not among those of this call")
 
     def _for_these(self, choice: Choice, question: Question) -> Choice | None:
-        """A choice of this process among the candidates of a call: its config if it is one, else the next best."""
+        """A remembered choice for the candidates of this call: its config, else the next best."""
         record, live = choice.record, question.live
         identity = self.state.identity(choice.config)
         best = sources.best(record, live, question.needed) if record and record.timings else identity
@@ -394,12 +392,12 @@ class Chooser:
     # -- answers without a search --------------------------------------------------------------------------------
 
     def default(self, call: Call, live: Candidates) -> Choice:
-        """What a call gets that is not tuned: `default=`, else the first config."""
+        """The untuned choice: `default=`, else the first config."""
         said = live.said if isinstance(live, Live) else None
         return sources.default(self.tunable, said[0] if said else self.default_for(call, live), call, live)
 
     def default_for(self, call: Call, live: Candidates) -> Any:
-        """What `default=` says for a call; None where there is none, or it is a config that this call may not use."""
+        """The result of `default=` for a call; None if there is none or the call may not use it."""
         found = self.options.default
         if candidates.is_config(found):
             return found if self.allows(call, found, live) else None
@@ -409,7 +407,7 @@ class Chooser:
         return found(**call.arguments)
 
     def _for_now(self, question: Question) -> Choice:
-        """What runs while nothing can be measured: there is no room, or nothing to launch; nothing of it lasts."""
+        """An untuned choice that is not kept: memory is short, or there is nothing to launch."""
         untuned = self._first_that_compiles if self.options.default is None else self.default
         return untuned(question.call, question.live).replace(lasting=False)
 
@@ -418,7 +416,7 @@ class Chooser:
         return Choice(found, Origin.DEFAULT)
 
     def searched(self, question: Question) -> Choice:
-        """The choice of a search, or an untuned one where there is no room for it, or nothing works but `default=`."""
+        """The choice of a search; an untuned one if memory is short, or all but `default=` fail."""
         try:
             with sealing.searching(question.key):
                 return self._searcher.search(question) or self._for_now(question)
@@ -426,7 +424,7 @@ class Chooser:
             if self.options.default is None:
                 raise
             key, message = question.key, "`%s`: the search for key %s failed; its default= is used, untuned. %s"
-            # A handler may keep what it is given: no traceback is logged.
+            # As text: a log handler may keep its arguments.
             self.state.warn_once("failed", message, key.kernel, key.digest[:12], str(error))
         return self.default(question.call, question.live)
 
@@ -444,7 +442,7 @@ class Chooser:
         return self._first_that_compiles(question.call, question.live)
 
     def _search_forbidden(self, question: Question) -> Choice:
-        stored = self.known(question.replace(mode="auto", force=False))  # what mode "search" would measure again
+        stored = self.known(question.replace(mode="auto", force=False))  # which mode "search" ignores
         if stored is not None:
             return stored
         if self.options.default is None or (question.must_search and sealing.forbids()):
@@ -452,5 +450,5 @@ class Chooser:
         return self.default(question.call, question.live)
 
     def _lack(self, question: Question) -> str:
-        """What the stored choice of a call that may not be searched for lacks; "" if there is none."""
+        """What the stored choice of a call lacks; "" if there is none."""
         return explain.weaker(self._places(question), question.key, question.live)

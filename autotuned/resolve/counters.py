@@ -1,4 +1,4 @@
-"""Counters of one tuned function, in the manner of `functools.lru_cache`."""
+"""Counters of a tuned function, like those of `functools.lru_cache`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 
 class CacheInfo(NamedTuple):
-    """Counters of one tuned function in this process, in the manner of `functools.lru_cache`.
+    """Counters of a tuned function in this process, like those of `functools.lru_cache`.
 
-    `hits` are calls answered by the launch table, `misses` all others, `size` entries of that table, `searches`
-    searches run. The last four are seconds: finding choices, searching, compiling or loading with the first launch,
-    and making kernels ready to launch.
+    `hits`: calls answered by the launch table; `misses`: all others; `size`: entries in the table; `searches`: searches
+    run. The last four are seconds: finding choices, searching, compiling or loading with the first launch, and binding.
     """
 
     hits: int

@@ -1,4 +1,4 @@
-"""Why a call gets the config it gets: the places in their order, and for a miss the nearest stored key."""
+"""Why a call gets its config: the places in order, and for a miss the nearest stored key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autotuned.store.record import TuningRecord
 from autotuned.tunable import configs
 from autotuned.typed_json import Json, canonical
 
-# Reasons, in one or two words. What differs in the context comes in the order of this table when several parts do.
+# Reasons by part of the context; the first that differs counts.
 CONTEXT_REASONS = {
     "device": "other device",
     "triton": "other toolchain",
@@ -53,7 +53,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Step:
-    """One place that was asked: whether it answered, and what it said."""
+    """A place that was asked: whether it answered, and what it said."""
 
     place: str
     answered: bool
@@ -65,21 +65,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Where the choice for one call comes from, and why it does not come from elsewhere.
+    """Where the choice for a call comes from, and why not from elsewhere.
 
     Attributes:
-        key: The call's key; None where none is needed (a pin, one config, mode "off").
+        key: None if none is needed (a pin, one config, mode "off").
         mode: The mode in force.
-        reason: "hit", or why nothing that is known serves; one of `REASONS`.
-        answer: The place that answers: "this process", "store", "config files, with a binary" (which is matched
-            without the toolchain), "config files", "config files, other context",
-            "config files, rule", "config files, nearest shape", "only config", "default" or "search"; "error" where
-            the call would raise.
-        config: Its config for people; None where it is found out by a search or at the launch.
-        steps: The places in the order in which they were asked, up to the one that answers.
-        nearest: For a miss the stored key of this kernel that is most like this one, for a choice of another context
-            or shape the key that it was tuned for; None if there is none.
-        remarks: What else is worth knowing of the key.
+        reason: "hit", or why no known choice serves; one of `REASONS`.
+        answer: The place that answers: "this process", "store", "config files, with a binary" (matched without the
+            toolchain), "config files", "config files, other context", "config files, rule", "config files, nearest
+            shape", "only config", "default" or "search"; "error" if the call would raise.
+        config: Label of the config; None if a search or the launch decides it.
+        steps: Places in the order they were asked, up to the one that answers.
+        nearest: For a miss the nearest stored key; for a choice of another context or shape the key it was tuned for.
+        remarks: Further facts about the key.
     """
 
     kernel: str
@@ -94,12 +92,12 @@ class Explanation:
 
     @property
     def changes(self) -> tuple[Difference, ...]:
-        """The parts in which the call's key and `nearest` differ: `theirs` is stored, `ours` is now."""
+        """Parts in which the call's key (`ours`) and `nearest` (`theirs`) differ."""
         return () if self.key is None or self.nearest is None else changes(self.key, self.nearest)
 
     @property
     def hit(self) -> bool:
-        """Whether the call is answered by what is known already."""
+        """Whether a known choice answers."""
         return self.reason == "hit"
 
     def __str__(self) -> str:
@@ -115,7 +113,7 @@ class Explanation:
         return "\n".join([*lines, *self.remarks])
 
     def to_json(self) -> dict[str, Json]:
-        """All of it as JSON."""
+        """All fields as JSON."""
         return {
             "kernel": self.kernel,
             "digest": self.key.digest if self.key else None,
@@ -132,7 +130,7 @@ class Explanation:
 
 
 def change_words(change: Difference) -> str:
-    """A changed part in one line, old against new."""
+    """A changed part in one line, old -> new."""
     return f"{change.path}: {canonical(change.theirs)} -> {canonical(change.ours)}"
 
 
@@ -142,18 +140,18 @@ def changes_json(changed: Sequence[Difference]) -> list[dict[str, Json]]:
 
 
 def stored_keys(kernel: str) -> list[Key]:
-    """The keys of a kernel for which something is stored or shipped."""
+    """Keys of a kernel with a stored or shipped choice."""
     stored = [found.key for _, found in listing.all_heads(kernel, quietly=True)]
     return stored + [shipped for _, shipped, _ in lookup.shipped(kernel)]
 
 
 _known: dict[str, Alike] | None = None  # by kernel, inside `reading_once`
-_latest: dict[str, tuple[Any, Any, Alike]] = {}  # by kernel: heads, state of the config files, and what came of them
+_latest: dict[str, tuple[Any, Any, Alike]] = {}  # by kernel: heads and state of the config files, with the result
 
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Read what is stored of a kernel but once inside a `with` block, for many keys among which nothing is stored."""
+    """Read the stored keys of a kernel only once in a `with` block, for many queries."""
     global _known
     before, _known = _known, {}
     try:
@@ -163,10 +161,9 @@ def reading_once() -> Iterator[None]:
 
 
 def nearest(key: Key) -> Key | None:
-    """The stored or shipped key of its kernel that is most like a key (`alike`); None if there is none.
+    """The nearest stored or shipped key of the kernel (`nearest_key.Alike`), or None.
 
-    Outside `reading_once` that is one of the records that `listing.known_heads` knows, and no more are read than have
-    changed since: a program that is not tuned asks this at each of its misses.
+    Outside `reading_once` it reads only records that changed since: an untuned program asks at each miss.
     """
     if _known is None:
         return _alike(key.kernel).nearest(key)
@@ -192,9 +189,8 @@ def changes(now: Key, stored: Key) -> tuple[Difference, ...]:
 
 
 def ask(places: Sequence[Place], key: Key, live: Candidates) -> tuple[Choice | None, list[Step], str]:
-    """Ask places in their order, changing nothing: the choice of the first that has one, all steps, and a problem.
-
-    The problem is the first that is more than absence; "" if there is none.
+    """Ask the places in order, without side effects: the first choice, all steps, and the first problem other than
+    absence ("" if none).
     """
     steps, problem = [], ""
     for origin, look in places:
@@ -213,7 +209,7 @@ def _origin(choice: Choice) -> str:
 
 
 def reason_of(key: Key, other: Key | None) -> str:
-    """Why a key misses, if what is nearest to it is another one."""
+    """Why a key misses, given the nearest stored one."""
     if other is None or canonical(other.call) != canonical(key.call):
         return "absent"
     names = {change.path.split(".")[1] for change in changes(key, other)}
@@ -229,7 +225,7 @@ def remarks(key: Key, buckets: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def nearest_words(key: Key) -> str:
-    """In what a key differs from the nearest stored one, in a line."""
+    """How a key differs from the nearest stored one, in a line."""
     other = nearest(key)
     if other is None:
         return "no key of this kernel is stored"
@@ -238,10 +234,10 @@ def nearest_words(key: Key) -> str:
 
 
 def forbidden(question: Question, lack: str) -> AutotunedError:
-    """The error of a call that would be searched for where nothing may be: the seal's, or that it is not tuned.
+    """The error of a call that needs a search where none may run: sealed, or not tuned.
 
     Args:
-        lack: What the stored choice of the call lacks; "" if there is none.
+        lack: What the stored choice lacks; "" if there is none.
     """
     if question.search and sealing.forbids():
         return sealing.refused_search(question.key, lack)
@@ -250,7 +246,7 @@ def forbidden(question: Question, lack: str) -> AutotunedError:
 
 
 def without_key(kernel: str, mode: str, known: Choice, config: str) -> Explanation:
-    """Explain a call for which nothing is looked up: a pin, the only config, or mode "off"."""
+    """Explain a call without a look-up: a pin, the only config, or mode "off"."""
     reason = "mode" if known.origin is Origin.DEFAULT else "hit"
     step = Step(WORDS[known.origin], True, known.where or (f"mode {mode} reads nothing" if reason == "mode" else ""))
     return Explanation(kernel, None, mode, reason, step.place, config, (step,))
@@ -259,11 +255,11 @@ def without_key(kernel: str, mode: str, known: Choice, config: str) -> Explanati
 def of_call(
     question: Question, places: Sequence[Place], ending: Origin | None, kept: bool, buckets: Mapping[str, Any]
 ) -> Explanation:
-    """Explain a call whose key has been made.
+    """Explain a call with a key.
 
     Args:
-        places: Where a known choice may come from, in order.
-        ending: What follows where there is none: a search, a default, or (None) an error.
+        places: Places of a known choice, in order.
+        ending: What follows if there is none: a search, a default, or None for an error.
         kept: Whether the key's choices are kept on disk.
     """
     key, live, mode = question.key, question.live, question.mode
@@ -308,11 +304,11 @@ def _unmeasured(choice: Choice, live: Candidates) -> int:
 
 
 def of_stored(stored: Key, now: Mapping[str, Json]) -> Explanation:
-    """Whether a stored call would be answered under another context, without the program that makes the call.
+    """Whether a stored call would be answered in another context, without the program that makes the call.
 
     Args:
         stored: A key from a record or a config file.
-        now: Parts of the context as they are now; those that are not in it are taken as stored.
+        now: Parts of the present context; the others are taken as stored.
     """
     key = Key(stored.kernel, stored.call, {**stored.context, **now})
     unchecked = [name for name in stored.context if name not in now]
@@ -340,7 +336,7 @@ def _label(form: Mapping[str, Json], key: Key) -> str:
 
 
 class _Whatever(Mapping[str, Any]):
-    """Live configs of a key where none are at hand: every identity is among them, and stands for its label."""
+    """Stands for the live configs if there are none: has every identity, with its label as config."""
 
     def __init__(self, key: Key) -> None:
         self._key = key
@@ -355,8 +351,8 @@ class _Whatever(Mapping[str, Any]):
         return 0
 
 
-NOTHING = Conditions(())  # asked: neither a check nor protection
-# `sources.places` where no live configs are at hand: whatever was chosen counts, whatever it was measured under.
+NOTHING = Conditions(())  # neither a check nor protection
+# `sources.places` without live configs: any choice counts, under whatever conditions it was measured.
 PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [
     (Origin.STORE, _any_record),
     (Origin.FILE, lambda key, live: lookup.look_exact(key, _Whatever(key), NOTHING)),
@@ -365,7 +361,7 @@ PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [
 
 
 def weaker(places: Sequence[Place], key: Key, live: Candidates) -> str:
-    """What the stored choice of a key lacks, in words; "" if there is none, or another reason not to serve it."""
+    """What the stored choice of a key lacks; "" if there is none, or it does not serve for another reason."""
     looks = (look(key, live) for _, look in places)
     seen = next((seen for seen in looks if seen.problem == "weaker conditions"), None)
     return "" if seen is None else f"the stored choice{f' in {seen.path}' if seen.path else ''} was {seen.detail}"
@@ -375,7 +371,7 @@ def not_tuned(key: Key, why: str, lack: str = "") -> NotTunedError:
     """The error for a call that may not be searched for, with the nearest stored key.
 
     Args:
-        lack: What a stored choice for the very key lacks.
+        lack: What the stored choice for the same key lacks.
     """
     found = "one that was measured under weaker conditions" if lack else "none"
     return NotTunedError(

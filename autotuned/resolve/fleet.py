@@ -1,4 +1,4 @@
-"""A miss where there is a shared store: when it is asked, and which host searches."""
+"""A miss with a shared store: when to ask it, and which host searches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ POLL_S = 0.25
 
 
 def asked(chooser: Any, question: Question, known: Choice | None, ending: Origin | None) -> Choice | None:
-    """What is known of a question, with the shared store asked: waited for only where the call would raise.
+    """The known choice, after asking the shared store; waits for it only if the call would raise otherwise.
 
-    Where it would search, `searched` asks. What the user's own store answers is asked of nobody.
+    If the call would search, `searched` asks; if the user's store answers, nothing is asked.
     """
     store = None if question.fresh or not chooser.state.keeps(question.key) else connection.store()
     if store is None:
@@ -36,10 +36,10 @@ def asked(chooser: Any, question: Question, known: Choice | None, ending: Origin
 
 
 def searched(chooser: Any, question: Question) -> Choice:
-    """The choice of a call that would be searched for: that of the fleet, or of a search that others wait for.
+    """The choice of the fleet, or of a search that other hosts wait for.
 
-    As on one machine they wait while somebody searches, take `default=` instead where there is one, and search by
-    themselves after the same time. A thread that holds another key's lock does not wait.
+    As on one machine, wait while another host searches, or use `default=` meanwhile; search anyway after the same time.
+    A thread that holds another key's lock does not wait.
 
     Raises:
         AllConfigsFailedError, DeviceLostError: The search failed.
@@ -56,7 +56,7 @@ def searched(chooser: Any, question: Question) -> Choice:
             known: Choice | None = chooser.known(question) if changed else None
             if known is not None and chooser.is_enough(known, question):
                 return known
-            if changed and who is None:  # it is not all that is asked for: once more, with the lease
+            if changed and who is None:  # not all that is needed: ask again, with the lease
                 continue
             waited_s = time.monotonic() - start
             if not who or waited_s >= patience_s:

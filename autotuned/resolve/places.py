@@ -1,4 +1,4 @@
-"""Where a call's tensors lie: the GPU that it runs on, and what that GPU cannot reach."""
+"""Where a call's tensors are: which GPU it runs on, and what that GPU cannot reach."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autotuned.triton_compat import kernel
 if TYPE_CHECKING:
     from autotuned.binaries import libcuda
 else:
-    libcuda = later("binaries.libcuda")  # asked of what is on no GPU, or on another one, alone
+    libcuda = later("binaries.libcuda")  # only for tensors elsewhere
 
 
 def gpu_elsewhere(values: Iterable[Any]) -> int | None:
-    """The GPU on which all tensors of a call lie that are on one; None if it is the current one, or there are several.
+    """The GPU that holds all GPU tensors of a call; None if it is the current one or there are several.
 
-    Tensors in tuples and of tensor descriptors count, as they are what a kernel is given.
+    Includes tensors in tuples and in tensor descriptors.
     """
     gpus = {gpu for tensor in _tensors(values) if (gpu := gpu_of(tensor)) is not None}
     if len(gpus) != 1:
@@ -29,21 +29,21 @@ def gpu_elsewhere(values: Iterable[Any]) -> int | None:
 
 
 def gpu_of(tensor: Any) -> int | None:
-    """The index of the GPU that a torch tensor is on; None of any other."""
+    """Index of a torch tensor's GPU, else None."""
     device = getattr(tensor, "device", None)
     return getattr(device, "index", None) if getattr(device, "type", "") == "cuda" else None
 
 
 def refuse_unreachable(arguments: Mapping[str, Any], name: str) -> None:
-    """Refuse tensors that the current GPU cannot reach, where Triton's launcher would, and before anything is launched.
+    """Refuse tensors that the current GPU cannot reach, as Triton's launcher would, before any launch.
 
-    Pinned memory of the host, and memory of a GPU that has been made a peer, can be reached.
+    Pinned host memory and memory of peer GPUs can be reached.
 
     Args:
-        arguments: By name; those that are compiled in left out. `name`: of the kernel.
+        arguments: By name, without constants. `name`: of the kernel.
 
     Raises:
-        PlaceError: Names argument and device.
+        PlaceError: Names the argument and its device.
     """
     here: int | None = None
     for argument, value in arguments.items():
@@ -74,7 +74,7 @@ def _tensors(values: Iterable[Any], described: bool = True) -> Iterator[Any]:
 
 
 def _is_reachable(tensor: Any) -> bool:
-    """What the driver says, which Triton's launcher asks too; true where it cannot be asked."""
+    """Whether the driver knows the address; true without a driver."""
     try:
         address = tensor.data_ptr()
         return not address or libcuda.driver().address(address) is not None

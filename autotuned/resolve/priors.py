@@ -1,4 +1,4 @@
-"""What others measured of a space: records of other calls and contexts, and choices of config files for any device."""
+"""Times of a space's configs under other conditions: records of other calls and contexts, and config files."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from autotuned.store.record import TuningRecord
 if TYPE_CHECKING:
     from autotuned.space.declared import Declared
 
-NEAREST = 4  # records that are read: those of the calls that differ least
-ENTRIES = 16  # choices of config files that count
-FADING = 8.0  # octaves over which the weight of a record falls to a half
+NEAREST = 4  # records to read: those of the calls that differ least
+ENTRIES = 16  # choices of config files to use
+FADING = 8.0  # octaves over which a record's weight halves
 
 
 def of(key: Key, live: Declared, stored: bool) -> list[tuple[Any, float]]:
-    """Configs of a call's space with times under other conditions, relative to the best there; the best first.
+    """Configs of a call's space with their relative times under other conditions, best first.
 
-    A choice of a config file counts as the best of its call.
+    A choice in a config file counts as the best of its call.
 
     Args:
-        key: What is to be tuned.
-        live: The candidates of the call.
-        stored: Whether records on disk are looked at.
+        key: The key to tune.
+        live: Candidates of the call.
+        stored: Whether to read records on disk.
     """
     found: dict[str, list[tuple[float, float]]] = {}
     sources = itertools.chain(_records(key) if stored else (), _shipped(key))
@@ -59,7 +59,7 @@ def _ratios(found: TuningRecord) -> dict[str, float]:
 
 
 def _shipped(key: Key) -> Iterator[tuple[float, dict[str, float]]]:
-    """The choices that config files have for the nearest calls, on any device."""
+    """Choices of config files for the nearest calls, on any device."""
     entries = [
         (other, entry.identity)
         for folder in lookup.folders()

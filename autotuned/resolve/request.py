@@ -1,4 +1,4 @@
-"""What is asked of the chooser, in which context, by which options, and what is known of one tuned function."""
+"""What the chooser is asked, the decorator's options, the context, and what a process knows of a tuned function."""
 
 from __future__ import annotations
 
@@ -35,26 +35,25 @@ else:
     checks, exclusions = later("search.safety.check"), later("search.exclusions")
 
 log = logging.getLogger("autotuned")
-LIMIT = 4096  # remembered choices of one kernel; more distinct problems than this must not grow memory without end
+LIMIT = 4096  # remembered choices of a kernel, to bound memory
 
 
 class Options(Frozen):
-    """What the decorator was given, checked.
+    """The checked options of the decorator.
 
     Attributes:
-        configs: Returns the candidates before pruning; read anew on each miss, users reassign them.
-        computed: The callable that was given for `configs`, if it was one; `declared`: the space, which is one too.
-        pruner: Returns the pruner's parts; read anew on each miss.
-        restore: Names to protect, None to find out. `zero`: names zeroed before every launch.
+        configs: Returns the candidates before pruning; called at each miss, since users reassign them.
+        computed: The callable given as `configs`, if any. `declared`: the space, if it is one.
+        pruner: Returns the pruner; called at each miss.
+        restore: Names to protect; None to detect them. `zero`: names zeroed before every launch.
         default: A config, a callable of the arguments returning one, or None.
-        stored: Whether results are kept on disk.
-        within: What a rule may lose that serves; None for what the policies of folders say.
-        nearest: The axes on which a neighbour's choice may serve, and how far each.
-        check: What configs are compared with while they are tuned.
-        max_searches: How many searches one process may run for it.
-        members: On how many calls of a bucket it is tuned, where that many are known; `members_by`: by what one config
-            is the best of them, "mean" or "worst".
-        objective: What is measured, "kernel" or "call"; `usual`: what is if nobody says.
+        stored: Whether to keep results on disk.
+        within: Loss allowed for a rule; None to follow the folders' policies.
+        nearest: Axes on which a neighbour's choice may serve, with the distance allowed.
+        check: What to compare results with during a search.
+        max_searches: Number of searches allowed in a process.
+        members: Number of calls of a bucket to tune on, if known. `members_by`: "mean" or "worst" over them.
+        objective: What is measured, "kernel" or "call". `usual`: the default.
     """
 
     configs: Callable[[], list[Any]]
@@ -81,26 +80,26 @@ class Options(Frozen):
 
     @property
     def named(self) -> dict[str, Sequence[str]]:
-        """Arguments that lists name as tensors, by the option that has the list."""
+        """Names of tensor arguments, by the option that lists them."""
         poison = self.check.poisoned if self.check is not None else ()
         lists = {"restore_value": self.restore or (), "reset_to_zero": self.zero, "poison": poison}
         return {label: names for label, names in lists.items() if names}
 
     @cached_property
     def timer(self) -> str:
-        """The way of measuring, as the provenance of records names it."""
+        """Name of the timer in records' provenance."""
         return opaque.name_of(self.do_bench) if self.do_bench else OWN_TIMER
 
     @cached_property
     def trial(self) -> dict[str, Json]:
-        """What of a trial makes its times another quantity, as the key has it; what is as it is by default is left out.
+        """The part of the key that says what is timed, without defaults.
 
-        Said once, when the kernel is decorated: what a benchmark or hook counts is no part of it.
+        Computed once, at decoration: state that a benchmark or hook accumulates is not part of it.
         """
         return trial_part(self.do_bench, self.zero, self.hooks, self.objective if self.objective != self.usual else "")
 
     def needs(self, kernel: str, live: Mapping[str, Any]) -> Conditions:
-        """What a choice must have been measured under to serve a call with these candidates."""
+        """Conditions under which a choice must have been measured to serve a call with these candidates."""
         restore = conditions.names(self.restore)
         if self.check is None:
             return Conditions(restore)
@@ -108,10 +107,10 @@ class Options(Frozen):
 
 
 def checked_members(count: Any, by: Any, buckets: Mapping[str, Any], kernel: str) -> dict[str, Any]:
-    """`members=` and `members_by=` of a decorator, by the names of the options.
+    """`members=` and `members_by=` of a decorator as options.
 
     Raises:
-        DecorationError: One of them cannot have its value, or there is no bucket to have members.
+        DecorationError: A value is invalid, or there is no bucket.
     """
     if type(count) is not int or count < 1:
         raise DecorationError(f"`{kernel}`: members: expected a number of calls, 1 or more, got {count!r:.60}.")
@@ -129,10 +128,10 @@ OWN_TIMER = "race-1"
 
 
 def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks, objective: str = "") -> dict[str, Json]:
-    """The part of a key that says what is timed and how, where that is not as by default.
+    """The part of a key that says what is timed and how, without defaults.
 
     Args:
-        objective: What is measured, where it is not what is by default.
+        objective: What is measured, if not the default.
     """
     part: dict[str, Json] = {} if do_bench is None else {"timer": digest(opaque.bench_of(do_bench))[:16]}
     if objective:
@@ -146,11 +145,11 @@ def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks, objective: str 
 
 
 class Member(Frozen):
-    """A call of a bucket, with the candidates that it may have.
+    """A call of a bucket with its candidates.
 
     Attributes:
-        sizes: Of the arguments that are in the key by their bucket.
-        count: How often it was called, as far as that is known.
+        sizes: Values of the bucketed arguments.
+        count: How often it was called, if known.
     """
 
     call: Call
@@ -160,23 +159,22 @@ class Member(Frozen):
 
 
 class Question(Frozen):
-    """One call that needs a config, and how far one may go to answer it.
+    """A call that needs a config, and how far to go to find one.
 
     Attributes:
-        live: The candidates by identity, in order.
-        mode: The mode in force when it was asked.
-        must_search: Search even where a `default=` would answer (the command line's `tune`).
+        live: Candidates by identity, in order.
+        mode: The mode when it was asked.
+        must_search: Search even if `default=` would answer (the command line's `tune`).
         force: Measure again whatever is stored.
-        observer: Told of a search's progress.
-        budget_s: The search stops after this many seconds, or earlier where the decorator says so; None never.
-        lock: What came of asking for the key's lock, None before; where another holds it, what is measured is the
-            other's to save.
-        search: Whether it may come to a search at all; a call that is only prepared may forbid it.
-        needed: What a choice must have been measured under.
-        launches: Whether it launches anything; if not there is nothing to measure.
-        narrowed: Whether another call of the key may have other candidates.
-        again: Measure again what was noisy, and compare with what runs untuned what never was.
-        members: The calls that the choice is to be best for, this one among them, where there are several.
+        observer: Called with a search's progress.
+        budget_s: Limit of a search in seconds, unless the decorator's is lower; None for no limit.
+        lock: Result of taking the key's lock; None before. If another process holds it, that one stores the result.
+        search: Whether a search is allowed at all.
+        needed: Conditions under which a choice must have been measured.
+        launches: Whether its grid is not empty; otherwise there is nothing to measure.
+        narrowed: Whether other calls of the key may have other candidates.
+        again: Measure again what was noisy, and compare with the untuned config what never was.
+        members: The calls to choose for, this one included, if there are several.
     """
 
     call: Call
@@ -196,23 +194,23 @@ class Question(Frozen):
     members: tuple[Member, ...] = ()
 
     def is_answered_by(self, known: Choice) -> bool:
-        """Whether every candidate has been measured; where a search is wanted, what crashed once is tried again."""
+        """Whether every candidate is measured; if a search is wanted, crashed ones are tried again."""
         timings = known.record.timings if known.record is not None and self.must_search else ()
         crashed = any(timing.status == "crashed" and timing.identity in self.live for timing in timings)
         fewer = known.record is not None and self.has_more(known.record)
         return known.complete and not (crashed and known.origin is Origin.STORE or fewer or self.doubts(known.record))
 
     def has_more(self, record: TuningRecord) -> bool:
-        """Whether it asks for more calls of its bucket than a record was measured for."""
+        """Whether it asks for more calls of its bucket than a record covers."""
         return bool(record.timings) and len(record.members) < len(self.members)
 
     def doubts(self, record: TuningRecord | None) -> bool:
-        """Whether the times of a record are to be measured again, all or those of `unraced`."""
+        """Whether to measure a record again, all of it or the `unraced`."""
         return self.again and record is not None and (record.is_doubtful or bool(self.unraced(record)))
 
     def unraced(self, record: TuningRecord) -> set[str]:
-        """Configs, by identity, that a record's winner is still to be compared with: a `default=` that was given after
-        it was chosen, and one that the budget left no time to confirm.
+        """Configs that a record's winner must still be compared with: a `default=` given later, and one that the budget
+        left no time to confirm.
         """
         timings = {timing.identity: timing for timing in record.timings}
         names = {record.unconfirmed, self.untuned if self.has_default and record.untuned != self.untuned else None}
@@ -224,39 +222,39 @@ class Question(Frozen):
 
     @property
     def has_default(self) -> bool:
-        """Whether `default=` gave what the call has without tuning."""
+        """Whether `default=` gave the untuned config."""
         said = self.live.said if isinstance(self.live, Live) else None
         return said is not None and said[0] is not None and not self.no_default
 
     @property
     def untuned(self) -> str | None:
-        """What the call has without tuning, by identity (`choice.Live`)."""
+        """Identity of the untuned config (`choice.Live`)."""
         return untuned_of(self.live)
 
     @property
     def spare(self) -> str | None:
-        """The same, where the user's list does not have it."""
+        """The same if it is not in the user's list, else None."""
         return self.live.spare if isinstance(self.live, Live) else None
 
     @property
     def no_default(self) -> str:
-        """Why `default=` is not among the candidates; "" where it is, or there is none."""
+        """Why `default=` is not a candidate; "" if it is, or was not given."""
         return self.live.no_default if isinstance(self.live, Live) else ""
 
     @property
     def fresh(self) -> bool:
-        """Whether stored answers are ignored."""
+        """Whether to ignore stored answers."""
         return self.force or self.mode == "search"
 
 
 class Chosen(NamedTuple):
-    """A call, the choice for it, and what that was chosen by: what is bound keeps it, so that it can be bound anew.
+    """A call with its choice, and what it was chosen by, so that it can be bound anew.
 
     Attributes:
-        live: The candidates, one object for all calls that have the same.
-        key: Of the call; None where none was needed.
-        needed: What a choice must have been measured under.
-        device: Index of the GPU that was current when it was bound; None before, and where there is none.
+        live: The candidates; calls with the same ones share the object.
+        key: None if none was needed.
+        needed: Conditions under which a choice must have been measured.
+        device: Index of the current GPU when it was bound; None before, and without a GPU.
     """
 
     call: Call
@@ -268,7 +266,7 @@ class Chosen(NamedTuple):
 
 
 class RefusedError(Exception):
-    """A chosen config cannot be launched for this call (`.error`)."""
+    """The chosen config cannot be launched for this call (`.error`)."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -276,12 +274,12 @@ class RefusedError(Exception):
 
 
 class Context:
-    """The context in which the calls of one tuned function are made.
+    """The context part of keys for one tuned function.
 
-    All parts are asked for at each call of `of`; what is spared is writing them as text when they are as before.
+    Every part is read at each `of`; the text is made only if one changed.
 
     Args:
-        trial: What makes times another quantity than by default (`trial_part`).
+        trial: See `trial_part`.
     """
 
     def __init__(self, tunable: Tunable, version: Any, trial: Mapping[str, Json] = MappingProxyType({})) -> None:
@@ -292,11 +290,11 @@ class Context:
 
     @property
     def version(self) -> Json:
-        """The user's salt, as keys have it."""
+        """The user's version, as in keys."""
         return self._version
 
     def without_toolchain(self, call: Call) -> dict[str, Json]:
-        """The context part of a call's key but for the toolchain, of which nothing is read or hashed."""
+        """The context of a call without its toolchain, which takes reading and hashing."""
         tunable = self._tunable
         parts = {"device": tunable.device(call).to_json(), "environment": tunable.environment()}
         return {**parts, **self._rest(tunable.source)}
@@ -304,16 +302,16 @@ class Context:
     def _rest(self, source: str) -> dict[str, Json]:
         tunable = self._tunable
         rest = {"source": source, "version": self._version, **self._trial}
-        if self._version is None and tunable.opaque:  # with a version the user says what of them matters
+        if self._version is None and tunable.opaque:  # a version stands for them
             rest["process"] = {name: opaque.this_very(value) for name, value in tunable.opaque}
         return rest
 
     def of(self, call: Call) -> tuple[dict[str, Json], str]:
-        """The context part of a call's key, and its canonical text."""
+        """The context of a call, and its canonical text."""
         tunable = self._tunable
         where = tunable.device(call)
         now = (where, tunable.toolchain(where, layout.root()), tunable.environment(), tunable.source, _ids(tunable))
-        latest = self._latest  # read once: a thread on another device may replace it
+        latest = self._latest  # read once: another thread may replace it
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:
                 tunable.environment_changed()
@@ -327,33 +325,33 @@ def _ids(tunable: Tunable) -> list[int]:
 
 
 class State:
-    """What a process knows of one tuned function, for its chooser and its searcher.
+    """What a process knows of one tuned function; shared by its chooser and searcher.
 
     Attributes:
-        options: The decorator's, as they are now: the user may edit the list of keys.
-        on_written: Told the names of arguments found to be written.
-        choices: What each key got; another call of it may have other candidates.
-        excluded: Configs that were chosen for a key and turned out not to compile or launch here, by its digest.
+        options: The decorator's at present: the user may edit the list of keys.
+        on_written: Called with the arguments found to be written.
+        choices: By key; another call of a key may have other candidates.
+        excluded: Configs that turned out not to compile or launch here, by the key's digest.
     """
 
-    excluded = cached_property(lambda self: exclusions.Exclusions())  # made where something went wrong
+    excluded = cached_property(lambda self: exclusions.Exclusions())  # made at the first failure
 
     def __init__(self, tunable: Tunable, options: Options, on_written: Callable[[list[str]], None]) -> None:
         self.tunable, self.options, self.on_written = tunable, options, on_written
         self.searches = 0
-        self.lookup_s = self.search_s = self.compile_s = self.bind_s = 0.0  # where the time of misses went
+        self.lookup_s = self.search_s = self.compile_s = self.bind_s = 0.0  # time spent in misses
         self.choices: dict[Key, Choice] = {}
         self._said: set[str] = set()
         self._lives: dict[tuple[str, ...], Live] = {}  # candidates by their identities
-        self._identities: dict[Any, str] = {}  # of configs with plain values: each miss asks for all of them
+        self._identities: dict[Any, str] = {}  # of configs with plain values
 
     @property
     def is_busy(self) -> bool:
-        """Whether a choice was made or refused in this process, so that keys are made in any case."""
+        """Whether anything was chosen or refused in this process, so that keys are made anyway."""
         return bool(self.choices) or "excluded" in vars(self)
 
     def remember(self, key: Key, choice: Choice) -> Choice:
-        """Take note of a choice, unless it is one that the next call, or the next process, may do better than."""
+        """Remember a choice unless the next call, or the next process, may find a better one."""
         if choice.digest != key.digest:
             choice = choice.replace(digest=key.digest)
         if choice.origin is Origin.DEFAULT:
@@ -365,11 +363,11 @@ class State:
             events.emit("swap", key.kernel, key.digest, 0.0, f"{before.config} -> {choice.config}")
         self.choices[key] = choice
         while len(self.choices) > LIMIT:
-            self.choices.pop(list(self.choices)[0], None)  # not by `iter`: other threads add to it
+            self.choices.pop(list(self.choices)[0], None)  # not `iter`: other threads add choices
         return choice
 
     def kept(self, chosen: Chosen, device: int | None) -> Chosen | None:
-        """What is kept of a choice that is bound, without the caller's memory; None where none can be newer."""
+        """What a bound launch keeps of its choice, without the caller's memory; None if no newer one can come."""
         if not self.options.stored or (chosen.key is None and chosen.choice.origin is not Origin.BINARY):
             return None
         call, live = chosen.call, self._lives.setdefault(tuple(chosen.live), chosen.live)
@@ -377,21 +375,21 @@ class State:
             self._lives.clear()
         try:
             bare = call.without_memory() if self.tunable.has_options else Call((), {}, dict.fromkeys(call.arguments))
-        except Exception:  # of a nested tensor nothing can be said but by itself: what is bound stays
+        except Exception:  # as for nested tensors: the bound choice stays
             return None
         return chosen._replace(call=bare, live=live, device=device)
 
     def forget(self) -> None:
-        """Drop this process's choices; records on disk stay."""
+        """Forget this process's choices; records on disk stay."""
         self.choices.clear()
         vars(self).pop("excluded", None)
 
     def excluded_for(self, key: Key) -> Collection[str]:
-        """The configs that a key does not get."""
+        """Configs excluded for a key."""
         return self.excluded.of(key.digest) if "excluded" in vars(self) else ()
 
     def identity(self, config: Any) -> str:
-        """The text that says which config this is."""
+        """Identity of a config."""
         values = configs.plain_values(config)
         known = self._identities.get(values)
         if known is None:
@@ -401,9 +399,7 @@ class State:
         return known
 
     def keeps(self, key: Key) -> bool:
-        """Whether this key's results are kept on disk; one with values that JSON cannot write, or under a check whose
-        reference it cannot, is not.
-        """
+        """Whether results of this key go to disk; not if JSON cannot express the key or the check's reference."""
         if self.options.stored and not portable(key.to_json()):
             why, what = why_not_portable(key.to_json()), (key.kernel, key.digest[:12])
             self.warn_once(f"object: {why}", "`%s`: the choice for key %s is kept in memory only: %s.", *what, why)
@@ -418,5 +414,5 @@ class State:
         return self.options.stored
 
     def warn_once(self, about: str, message: str, *args: object) -> None:
-        """Warn of a thing once for this function."""
+        """Warn about a topic once for this function."""
         env.warn_once(about, message, *args, said=self._said)

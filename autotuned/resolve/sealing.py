@@ -1,4 +1,4 @@
-"""The seal: from then on a search or a compilation is an error, or a warning, that says what was missing."""
+"""The seal: afterwards a search or a compilation is an error or a warning that says what was missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Seal(NamedTuple):
     """What is refused, and how.
 
     Attributes:
-        on: "error" or "warn". `all`: whether kernels that are not tuned are meant too.
+        on: "error" or "warn". `all`: include kernels that are not tuned.
     """
 
     on: env.OnSeal
@@ -38,40 +38,39 @@ class Seal(NamedTuple):
 
 
 class Sealed:
-    """A seal that a `with` block lifts at its end."""
+    """A seal that ends with its `with` block."""
 
     def __init__(self, seal: Seal) -> None:
         self._seal = seal
 
     def __enter__(self) -> Sealed:
-        """The seal, which is in force already."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        for place in reversed(range(len(_seals))):  # two threads may leave their blocks in either order
+        for place in reversed(range(len(_seals))):  # threads may leave their blocks in any order
             if _seals[place] is self._seal:
                 del _seals[place]
                 break
 
 
-# Process-wide, as modes are: autograd launches on threads of its own.
+# Process-wide, since autograd launches on threads of its own.
 _seals: list[Seal] = []
-_lifted: list[bool] = []  # whether `unseal` lifted what the environment said
-_tuned: dict[int, tuple[weakref.ref[Any], str]] = {}  # by address: hashing a Triton function hashes its source
+_lifted: list[bool] = []  # whether `unseal` lifted AUTOTUNED_SEAL
+_tuned: dict[int, tuple[weakref.ref[Any], str]] = {}  # by address, since hashing a Triton function hashes its source
 
 
 def seal(on: env.OnSeal = "error", *, all: bool = False) -> Sealed:
-    """Allow no search and no compilation from now on; what is known, shipped, or in Triton's cache is served as ever.
+    """Allow no search and no compilation from now on; known and shipped choices and Triton's cache still serve.
 
-    A call of a tuned or replaced kernel that needs more raises `SealedError`, before anything is searched, compiled or
-    launched, or is warned of once. Threads, and processes that are forked, are sealed too.
+    A call of a tuned or replaced kernel that needs more raises `SealedError` before anything is searched, compiled or
+    launched, or warns once. The seal covers all threads and forked processes.
 
     Args:
         on: "error" or "warn".
-        all: The same for every Triton kernel of this process, those of libraries too.
+        all: Include every Triton kernel of this process, also those of libraries.
 
     Returns:
-        What may be used in a `with` statement, whose end lifts this seal.
+        A context manager that lifts this seal at its end; using it is optional.
 
     Raises:
         OptionError: `on` is neither.
@@ -87,16 +86,16 @@ def seal(on: env.OnSeal = "error", *, all: bool = False) -> Sealed:
 
 
 def unseal() -> None:
-    """Lift all seals, that of `AUTOTUNED_SEAL` too."""
+    """Lift all seals, also that of `AUTOTUNED_SEAL`."""
     _seals.clear()
     _lifted.append(True)
 
 
 def current() -> Seal | None:
-    """The seal in force; None without one.
+    """The seal in force, or None.
 
     Raises:
-        ValueError: `AUTOTUNED_SEAL` holds something else.
+        ValueError: `AUTOTUNED_SEAL` is invalid.
     """
     seals = _seals[-1:]
     if seals:
@@ -115,10 +114,10 @@ def forbids() -> bool:
 
 
 def refused_search(key: Key, lack: str) -> SealedError:
-    """The error of a call that would be searched for.
+    """The error of a call that needs a search.
 
     Args:
-        lack: What the choice that is stored lacks; "" without one.
+        lack: What the stored choice lacks; "" if there is none.
     """
     reason = lack or "nothing is stored or shipped for it"
     return _refusal("search", key.kernel, words.call_words(key.call), reason, TUNE, key.digest)
@@ -126,7 +125,7 @@ def refused_search(key: Key, lack: str) -> SealedError:
 
 @contextmanager
 def searching(key: Key) -> Iterator[None]:
-    """Around a search: under a seal that warns it is said, and its compilations are not said one by one."""
+    """Around a search: warn once under a seal that warns, not for each compilation."""
     now = current()
     if now is None:
         yield
@@ -139,14 +138,14 @@ def searching(key: Key) -> Iterator[None]:
         _searching.remove(key.kernel)
 
 
-_searching: list[str] = []  # kernels, whose configs are compiled on other threads too
+_searching: list[str] = []  # kernels; their configs compile on other threads too
 
 
 # -- compilations ------------------------------------------------------------------------------------------------------
 
 
 def note(jit: Any, name: str) -> None:
-    """Take note of a Triton function that is tuned or replaced, and of its public name."""
+    """Register a Triton function that is tuned or replaced, with its public name."""
     address = id(jit)
     _tuned[address] = weakref.ref(jit, lambda gone: _tuned.pop(address, None)), name
     if events.is_begun() or env.seal_kind():
@@ -190,7 +189,7 @@ def _ended(compiled: Any, seconds: float) -> None:
 
 
 class _Asked(threading.local):
-    """What says of which call of a kernel a compilation on this thread is, and why no binary serves it."""
+    """What describes the call that this thread compiles, and why no binary serves it."""
 
     name = ""
     by: Callable[[], tuple[str, str]] | None = None
@@ -201,9 +200,7 @@ _asked = _Asked()
 
 @contextmanager
 def asked_by(name: str, by: Callable[[], tuple[str, str]]) -> Iterator[None]:
-    """While a call of a kernel is compiled: its words, and why no binary serves it ("" if that is not known), if it is
-    refused. Hooks within may have other kernels compiled.
-    """
+    """While compiling for a call of a kernel: how to describe it if refused. Hooks within may compile other kernels."""
     before = _asked.name, _asked.by
     _asked.name, _asked.by = name, by
     try:
@@ -227,7 +224,7 @@ def _warn(error: SealedError) -> None:
 
 
 def difference(compiled: Any) -> str:
-    """In what a source differs from those that Triton has compiled of the same kernel here, by the nearest."""
+    """How a source differs from the nearest one that Triton has compiled of the same kernel."""
     own, jit = _form(compiled), getattr(compiled, "fn", None)
     if jit is None:
         return "it is compiled from a file"
@@ -238,7 +235,7 @@ def difference(compiled: Any) -> str:
 
 
 def _form(compiled: Any) -> variant.Form | None:
-    """A source as binaries are told apart, but for options; None where no binary can say what it is compiled for."""
+    """A source in the form that tells binaries apart, without options; None if it has none."""
     try:
         parts = compiled.signature, compiled.constants, compiled.attrs, SimpleNamespace(), 0
         constexprs = [parameter.name for parameter in compiled.fn.params if parameter.is_constexpr]

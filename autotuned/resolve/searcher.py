@@ -1,4 +1,4 @@
-"""A search as the chooser asks for it: what earlier ones left, what is measured now, and what of that is kept."""
+"""Runs a search for the chooser: use what earlier searches left, measure the rest, store the result."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
     from autotuned.resolve.request import Member
     from autotuned.search import batches, members
     from autotuned.space import declared
-else:  # for declared spaces alone: NumPy takes as long as all else
+else:  # only for declared spaces: importing NumPy takes as long as all else
     declared, priors = later("space.declared"), later("resolve.priors")
     batches, members = later("search.batches"), later("search.members")
 
 log = logging.getLogger("autotuned")
 
 LIKELY = 3
-LIKELY_READ = 100  # records on disk, in the order of their names, which says nothing of them; each once a process
+LIKELY_READ = 100  # records on disk to read, in arbitrary order; each once per process
 
 
 class _Left(NamedTuple):
-    """What earlier searches for a key have left.
+    """What earlier searches for a key left.
 
     Attributes:
-        saved: Whether what this one measures goes to disk: no other process searches for the key.
-        earlier: The record that there is.
-        restore: What is put back around trials: what this call asks, and what was asked before.
-        known: Timings that need not be taken again, by identity.
-        incumbent: The config that was chosen before, by identity, as far as it is a candidate.
-        journal: What crashed.
+        saved: Whether results go to disk: no other process searches for the key.
+        earlier: The existing record.
+        restore: What to restore around trials: for this call and for earlier ones.
+        known: Timings that are still valid, by identity.
+        incumbent: Identity of the earlier winner, if it is a candidate.
+        journal: Which configs crashed.
     """
 
     saved: bool
@@ -68,11 +68,7 @@ class _Left(NamedTuple):
 
 
 class Searcher:
-    """The searches of one tuned function.
-
-    Args:
-        state: What is known of the function, and counts them.
-    """
+    """The searches of one tuned function."""
 
     def __init__(self, state: State) -> None:
         self._state, self.tunable = state, state.tunable
@@ -80,10 +76,10 @@ class Searcher:
         self._storm = Storm()
 
     def search(self, question: Question) -> Choice | None:
-        """Measure what is not known yet and store it; the choice, or None where there is no room now.
+        """Measure what is unknown and store it; returns the choice, or None if memory is short.
 
         Raises:
-            AllConfigsFailedError: None can be used.
+            AllConfigsFailedError: No config can be used.
         """
         key = question.key
         memory.refuse_aliases(question.call.arguments, self._state.options.zero, self.tunable.name)
@@ -102,7 +98,7 @@ class Searcher:
         finally:
             result = self._finish(question, left, outcome, time.perf_counter() - start)
         self._announce(result, outcome)
-        left.journal.erase()  # what crashed is in the record now
+        left.journal.erase()  # the record has the crashes now
         measured = {timing.identity for timing in outcome.timings}
         ended = self._space(question) is not None or question.live.keys() <= measured  # else the budget ended it
         winner, own = outcome.winner or "", self._state.choices.get(key)
@@ -117,7 +113,6 @@ class Searcher:
         log.info("%s", error)
 
     def _left(self, question: Question) -> _Left:
-        """What earlier searches for a key have left for this one."""
         key, excluded = question.key, self._state.excluded
         is_stored = self._state.keeps(key)
         saved = is_stored and question.lock is not locks.Lock.BUSY
@@ -127,20 +122,20 @@ class Searcher:
             restore = conditions.union(earlier.conditions.restore, restore)
         known = self._known(question, earlier, restore, is_stored)
         others = {name: timing for name, timing in known.items() if name not in question.live}
-        if question.fresh:  # of other calls of this key the timings stay
+        if question.fresh:  # keep the timings of other calls of this key
             known = others if question.narrowed else {}
         journal = Journal(layout.journal_path(key) if is_stored else None, key, saved)
         if question.fresh:
             journal.forget()
         known = exclusions.measured(excluded.without(key.digest, known), journal, again=question.must_search)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
-            known = others  # failures alone, perhaps of a full or broken device, are tried again
+            known = others  # only failures, perhaps of a full or broken device: try again
         elif question.doubts(earlier) and earlier is not None and earlier.is_doubtful:
             known = {name: timing for name, timing in known.items() if name in others or not timing.usable}
         elif earlier is not None:
             known = {name: timing for name, timing in known.items() if name not in question.unraced(earlier)}
         fit = excluded.without(key.digest, question.live)
-        # By its times alone: whether its results are right is found out, and a reference needs more than one to judge.
+        # By times alone: it is checked again, since a reference must judge more than one config.
         incumbent = sources.best(earlier, fit, Conditions(())) if earlier is not None else None
         is_one = incumbent in known and known[incumbent].usable
         return _Left(saved, earlier, restore, known, incumbent if is_one else None, journal)
@@ -148,23 +143,23 @@ class Searcher:
     def _known(
         self, question: Question, earlier: TuningRecord | None, restore: Restore, is_stored: bool
     ) -> dict[str, Timing]:
-        """What earlier searches measured under all that is put back now, as this call's check sees it."""
+        """Earlier timings taken with the same arguments restored, as this call's check sees them."""
         enough = earlier if earlier is not None and earlier.conditions.restore == restore else None
         if enough is not None and enough.members and enough.winner is None:
-            enough = None  # of a search over several calls that was not finished: its times are those of none of them
+            enough = None  # unfinished search over several calls: its times are those of no single call
         found = records.resumable(question.key, enough, restore) if is_stored else _timings(enough)
         seen = ((name, as_seen(timing, question.needed)) for name, timing in found.items())
         return {name: timing for name, timing in seen if timing is not None}
 
     def _earlier(self, question: Question, is_stored: bool) -> TuningRecord | None:
-        """The record of the key; where none is kept, what this process remembers of it."""
+        """The record of the key, or what this process remembers of it."""
         if is_stored:
             return records.read_of(question.key)
         own = self._state.choices.get(question.key)
         return own.record if own else None
 
     def _measure(self, question: Question, left: _Left, outcome: Outcome) -> None:
-        """Run the search, each timing into the logbook, binaries into the scratch folder, the winner's out of it."""
+        """Run the search: timings into the logbook, losers' binaries into the scratch folder."""
         logged = records.logged(question.key, question.fresh, left.restore)
         writer = logged if left.saved else nullcontext(lambda timing: None)
         with writer as write, self.tunable.trials(folder := records.scratch_folder()):
@@ -183,7 +178,7 @@ class Searcher:
                     self.tunable.settle(one.call, one.live[outcome.winner or ""], folder)
 
     def _run(self, wanted: Job, question: Question, outcome: Outcome, left: _Left) -> None:
-        """One search, of a list or of a space."""
+        """Search a list or a space."""
         live = question.live if wanted.call is question.call else _of_call(question, wanted.call).live
         if (space := self._space(question.replace(live=live))) is not None:
             batches.run(wanted, outcome, self._source(question, space, left.earlier))
@@ -191,7 +186,7 @@ class Searcher:
             search.run(wanted, outcome)
 
     def _member(self, question: Question, one: Member, left: _Left) -> members.Member:
-        """The search of one call of a bucket; what was measured for this very one need not be measured again."""
+        """The search of one call of a bucket, reusing its earlier timings."""
         earlier, known = left.earlier, {}
         same = [] if earlier is None else [call for call in earlier.members if call["sizes"] == one.sizes]
         enough = earlier is not None and earlier.conditions.restore == left.restore and not question.doubts(earlier)
@@ -205,13 +200,13 @@ class Searcher:
         return members.Member(one.sizes, one.count, self._job(asked, own, lambda timing: None), asked.has_default)
 
     def _space(self, question: Question) -> declared.Declared | None:
-        """The candidates of a declared space that is not searched as a list."""
+        """The candidates, if they are a space that is not searched as a list."""
         if self._state.options.declared is None or not isinstance(question.live, declared.Declared):
             return None
         return question.live
 
     def _source(self, question: Question, live: declared.Declared, earlier: TuningRecord | None) -> batches.Source:
-        """Where the configs of a declared space come from: those that others measured first."""
+        """Source of a space's configs, with what was measured under other conditions."""
         declaration = self._state.options.declared
         assert declaration is not None
         prior = priors.of(question.key, live, self._state.keeps(question.key))
@@ -228,7 +223,7 @@ class Searcher:
                 log.warning(message, question.key.kernel, name, walk.LIMIT)
 
     def _say_what_varies(self, key: Key) -> None:
-        """In the log, what a key differs in from the nearest stored one, and a storm of keys."""
+        """Log how a key differs from the nearest stored one, and warn of too many keys."""
         if log.isEnabledFor(logging.INFO):
             log.info("`%s` %s: %s", key.kernel, key.digest[:12], explain.nearest_words(key))
         if advice := self._storm.note(key, time.monotonic() - self._state.search_s):
@@ -270,12 +265,12 @@ class Searcher:
         )
 
     def _in_order(self, question: Question) -> Candidates:
-        """The candidates of a search that may not get to all of them: what config files have for elsewhere, untuned."""
+        """Candidates with likely winners first, for a search that may run out of time."""
         first = [lookup.likely(question.key, question.live, self._state.options.nearest), question.untuned]
         return {name: question.live[name] for name in [*filter(None, first), *question.live]}
 
     def _finish(self, question: Question, left: _Left, outcome: Outcome, seconds: float) -> TuningRecord:
-        """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
+        """Count the search and store its timings, also after Ctrl-C, so that they are not measured again."""
         self._state.searches += 1
         self._state.search_s += seconds
         self._state.compile_s += outcome.compile_s
@@ -286,8 +281,8 @@ class Searcher:
         result = self._of_all_calls(better.with_verdicts_of(left.earlier, made), question)
         before = records.read_of(key) if result.winner is None and self._state.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
-            return result  # what was measured so far is in the logbook
-        if before is not None:  # what is complete stays so: the new search only adds to it
+            return result  # the logbook has the timings
+        if before is not None:  # a complete record stays complete: add to it
             result = before.extended(result.timings)
         spare = question.spare if outcome.winner is None else None
         if self._state.keeps(key) and any(one.status == "ok" and one.identity != spare for one in result.timings):
@@ -295,7 +290,7 @@ class Searcher:
         return result
 
     def _of_all_calls(self, result: TuningRecord, question: Question) -> TuningRecord:
-        """The record with the winner of all calls of its key: some of these have candidates that this one has not."""
+        """The record with the winner over all calls of its key, which may have other candidates."""
         won = result.timing_of(result.winner) if result.winner is not None else None
         if won is None or (won.status == "ok" and not question.narrowed):
             return result
@@ -307,7 +302,7 @@ class Searcher:
         }
         best, quality = race.pick(samples_us, question.untuned) if samples_us else (won.identity, result.quality)
         if best not in timings or (best in question.live and won.status == "ok"):
-            return result  # the race's word is better than what was kept of it
+            return result  # the race knows more than the record kept
         chosen = timings[best]
         under = result.conditions.replace(checks=chosen.passed)
         return result.replace(winner=chosen.config, median_us=chosen.median_us, quality=quality, conditions=under)
@@ -316,7 +311,7 @@ class Searcher:
         if question.lock is locks.Lock.BUSY and not records.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
         elif portable(*(timing.config for timing in result.timings)):
-            together = question.force and active.agreements  # the record of all ranks follows
+            together = question.force and active.agreements  # the ranks' merged record follows
             (records.keep if together else partial(connection.keep, again=question.fresh))(result)
         else:
             message = "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only."
@@ -331,7 +326,7 @@ class Searcher:
         return {"timer": options.timer, **objective, "default": form, **why}
 
     def _default_left_out(self, question: Question, outcome: Outcome) -> str:
-        """Why `default=` took no part in a search, which is said once; "" where it did, or there is none."""
+        """Why `default=` took no part in a search, with a warning; "" if it did, or was not given."""
         timing = next((one for one in outcome.timings if one.identity == question.untuned), None)
         failed = timing is not None and not timing.usable and self._state.options.default is not None
         why = question.no_default or (f"{timing.status}: {timing.error}" if timing is not None and failed else "")
@@ -364,7 +359,7 @@ def _of_call(question: Question, call: Call) -> Member:
 
 
 def as_seen(timing: Timing, needed: Conditions) -> Timing | None:
-    """A timing as a call's check sees it; None where the config must be launched again: another check refused it."""
+    """A timing under this call's check; None if another check rejected it and it must be launched again."""
     right = timing.right_for(needed)
     if right is False and timing.status in ("ok", "same"):
         return timing.replace(status="wrong", error=REFUSED)
@@ -377,7 +372,7 @@ REFUSED = "Wrong: an earlier search found that it differs from this reference"
 
 
 def _stricter(checked: Checked | None, earlier: TuningRecord | None) -> Checked | None:
-    """The check that also covers what was asked of the same reference before; None where that is no more."""
+    """A check that also covers earlier checks with the same reference; None if it equals `checked`."""
     found = checked
     for timing in earlier.timings if earlier is not None else ():
         for other in timing.passed:
@@ -390,13 +385,11 @@ def _timings(earlier: TuningRecord | None) -> dict[str, Timing]:
 
 
 def likely(key: Key, known: Iterable[TuningRecord | None], stored: bool = False) -> list[str]:
-    """Which configs are likely to win and so tried first, by identity: winners of the nearest calls, the nearest first.
-
-    Calls of another context do not count.
+    """Identities of the configs to try first: winners of the nearest calls in the same context, nearest first.
 
     Args:
         known: Records that this process has.
-        stored: Look also among those on disk.
+        stored: Whether to look at records on disk too.
     """
     on_disk = listing.known_heads(key.kernel, LIKELY_READ) if stored else ()
     tuned = [record for record in chain(known, on_disk) if record is not None]

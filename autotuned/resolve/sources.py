@@ -1,4 +1,4 @@
-"""Where choices come from: the user's records on disk, config files, the binaries beside them, and `default=`."""
+"""Where choices come from: records on disk, config files, shipped binaries, and `default=`."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ def find(
     excluded: Collection[str] = (),
     strict: bool = False,
 ) -> Choice | None:
-    """The choice for a key among the live candidates: that of the first of the places that has one.
+    """The choice of the first place that has one for a key among the candidates.
 
-    A stored config that is no longer among the candidates is not served: hooks could not be re-attached to it.
+    A stored config that is not a candidate is not served: its hooks are unknown.
 
     Args:
-        places: By default `exact_places`.
-        excluded: Candidates that were found not to compile or launch here.
-        strict: A fault in a config file of the kernel is an error.
+        places: Default: `exact_places`.
+        excluded: Candidates that do not compile or launch here.
+        strict: Raise for a fault in a config file.
 
     Raises:
-        ConfigFileError: If `strict`, the first fault of a file that was asked.
+        ConfigFileError: If `strict`, the first fault.
     """
     fit = Live(candidates) if not isinstance(candidates, Live) else candidates
     fit = fit.without(excluded) if excluded else fit
     for origin, look in exact_places() if places is None else places:
         seen = look(key, fit)
-        if not excluded or seen.problem != "config gone":  # what was left out has been said already
+        if not excluded or seen.problem != "config gone":  # exclusions were reported already
             records.react(seen)
-        if origin in (Origin.BINARY, Origin.FILE, Origin.LADDER):  # where files are read
+        if origin in (Origin.BINARY, Origin.FILE, Origin.LADDER):  # these read files
             lookup.report(key.kernel, strict)
         if seen.choice is not None:
             if origin is Origin.STORE:
@@ -88,7 +88,7 @@ def _look_at_record(key: Key, candidates: Candidates, needed: Conditions) -> Loo
     winner = best(found, candidates, needed)
     if winner is None and best(found, candidates, needed.replace(checks=())) is not None:
         return Look(None, "weaker conditions", f"measured {conditions.lack(found.conditions, needed)}", seen.path)
-    if winner is None:  # without a path: a search follows, which is nothing to warn of
+    if winner is None:  # without a path: no warning, since a search follows
         return Look(
             None, "config gone" if found.winner else "absent", f"{seen.path} has none of the configs of this call"
         )
@@ -107,8 +107,8 @@ def _are_more(candidates: Candidates, found: TuningRecord) -> bool:
 
 
 def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed: Conditions) -> bool:
-    """Whether every candidate was measured, and none that may be better waits for this call's check."""
-    if not found.timings:  # one that was taken from a config file has none: it is as good as the file
+    """Whether every candidate was measured, and no faster one waits for this call's check."""
+    if not found.timings:  # taken from a config file, and as good as that
         return True
     measured = {timing.identity: timing for timing in found.timings}
     if not candidates.keys() <= measured.keys() or _are_more(candidates, found):
@@ -121,24 +121,24 @@ def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed
 
 
 def best(found: TuningRecord, candidates: Candidates, needed: Conditions) -> str | None:
-    """Identity of the record's winner if it serves; else of the fastest measured candidate that does."""
+    """Identity of the record's winner if it serves, else of the fastest measured candidate that does."""
     if found.winner is None:
         return None
     winner = record.identity_of(found.winner)
     if not found.timings:
         return winner if winner in candidates and conditions.covers(found.conditions, needed) else None
     serving = {t.identity: t for t in found.timings if t.serves(needed)}
-    made = dict.fromkeys(candidates)  # of a space, members that a record names come to these
+    made = dict.fromkeys(candidates)  # in a space, the record may name further members
     members = [name for name in serving if name not in made and name in candidates]
     samples_us = {name: serving[name].typical_us for name in [*made, *members] if name in serving}
     if winner in samples_us:
         return winner
-    # By the rule that a search among these goes by.
+    # Pick as a search among these would.
     return race.pick(samples_us, untuned_of(candidates) or found.untuned)[0] if samples_us else None
 
 
 def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:
-    """The places that are asked where no policy and no shape is in question, in their order; see `places`."""
+    """Places for the same call in the same context, in order; see `places`."""
     return (
         (Origin.STORE, lambda key, candidates: _look_at_record(key, candidates, needed)),
         (Origin.FILE, lambda key, candidates: lookup.look_exact(key, candidates, needed)),
@@ -153,16 +153,15 @@ def places(
     shipped: Callable[[Key, Candidates], Look] | None = None,
     within: Within | None = None,
 ) -> Iterator[Place]:
-    """The places a stored choice may come from, in the order in which they are asked; `explain` walks the same list.
+    """Places of a stored choice, in order; `explain` walks the same list.
 
     Args:
         strict: Nothing that a policy does not accept, and no nearest shape.
-        exact: The same call in the same context only.
-        factors: The axes on which a neighbour may serve, and how far.
-        needed: What the choice must have been measured under.
-        shipped: Asked for the entry of a config file that comes with a compiled kernel for the call; None where no
-            kernel is compiled.
-        within: What a rule may lose; None for what the policies of folders say.
+        exact: Only the same call in the same context.
+        factors: Axes on which a neighbour may serve, with the distance allowed.
+        needed: Conditions under which the choice must have been measured.
+        shipped: Looks for a config file's entry with a compiled kernel; None if nothing is compiled.
+        within: Loss allowed for a rule; None to follow the folders' policies.
     """
     for place in exact_places(needed):
         if place[0] is Origin.FILE and shipped is not None and not exact:
@@ -177,14 +176,14 @@ def places(
 
 
 def _a_policy_allows_rules() -> bool:
-    module = sys.modules.get("autotuned.configfiles.lookup")  # who registered a folder has imported it
+    module = sys.modules.get("autotuned.configfiles.lookup")  # imported if a folder is registered
     return module is not None and module.allow_rules()
 
 
 class Shipped:
-    """The binaries for one tuned function; none for what is no compiled kernel.
+    """Shipped binaries of one tuned function.
 
-    Nothing of this package's half for binaries is imported unless some folder may give code for the kernel.
+    Imports nothing for binaries unless a folder may provide code for the kernel.
     """
 
     def __init__(self, tunable: Tunable, context: Context) -> None:
@@ -199,22 +198,22 @@ class Shipped:
 
     @property
     def _offered(self) -> bool:
-        """Whether some folder may give code for the kernel."""
+        """Whether a folder may provide code for the kernel."""
         if not self.possible:
             return False
         module = str(getattr(getattr(self._tunable, "function", None), "__module__", ""))
         return any(folder.may_give_code(module) for folder in lookup.folders())
 
     def may_be_first(self) -> bool:
-        """Whether nothing that comes before a config file can answer: the user's store has no record of the kernel."""
+        """Whether config files come first: there are binaries, and no record of the kernel."""
         return self.possible and not _has_records(self._tunable.name) and self._offered
 
     def look(self, call: Call, part: Json, live: Candidates, needed: Conditions) -> Look:
-        """The choice of an entry that comes with a binary, the toolchain not asked."""
+        """The choice of an entry with a binary, matched without the toolchain."""
         return self.server.look(call, part, self._context.without_toolchain(call), live, needed)
 
     def place(self, question: Question) -> Callable[[Key, Candidates], Look]:
-        """The same as one of the places that a choice may come from."""
+        """The same as a place."""
 
         def look(key: Key, live: Candidates) -> Look:
             if not self._offered:
@@ -224,9 +223,9 @@ class Shipped:
         return look
 
     def load(self, call: Call, choice: Choice) -> Any:
-        """The binary to launch for a choice; None where the call compiles as ever.
+        """The binary for a choice; None to compile.
 
-        A choice that did not come from files is asked about only in a process that reads files anyway.
+        For a choice that is not from files, looks only in a process that has read files anyway.
         """
         if not self._worth_asking(choice):
             return None
@@ -236,21 +235,21 @@ class Shipped:
         return None
 
     def has(self, call: Call, config: Any) -> bool:
-        """Whether there is a binary for a call with a config, loaded or not."""
+        """Whether there is a binary for a call with a config."""
         return self._worth_asking(Choice(config, Origin.DEFAULT)) and self.server.find(call, config) is not None
 
     def why_none(self, call: Call, choice: Choice) -> str:
-        """Why no binary serves a call with a choice; "" where there are none of the kernel."""
+        """Why no binary serves a call with a choice; "" if the kernel has none."""
         if not (self._worth_asking(choice) and self.server.has_any(call)):
             return ""
         return self.server.why_none(call, choice.config)
 
     def asked(self, call: Call, choice: Choice, part: Callable[[Call], Json]) -> tuple[str, str]:
-        """A call that is compiled, in words, and why no binary serves it, for the seal."""
+        """For the seal: the call that is compiled, as text, and why no binary serves it."""
         return words.call_words(part(call)), self.why_none(call, choice)
 
     def noted(self, found: Explanation, question: Question, places: Sequence[Place]) -> Explanation:
-        """An explanation with a remark on the binary for what answers, where there are any for the kernel."""
+        """An explanation with a remark on the binary of the answer, if the kernel has any."""
         if not (found.hit and self._offered and self.server.has_any(question.call)):
             return found
         choice, _, _ = explain.ask(places, question.key, question.live)
@@ -274,15 +273,15 @@ def _has_records(name: str) -> bool:
 
 
 def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choice:
-    """What `default=` says for a call, else the first config.
+    """The choice that `default=` gives, else the first config.
 
     Raises:
-        ConfigError: `default=` gave no config, or one that cannot belong to the kernel.
+        ConfigError: `default=` gave something else, or a config that does not fit the kernel.
     """
     if found is None:
         found = next(iter(live.values()))
     _check(tunable, found)
-    if len(live) and not tunable.launches(call, found):  # one that would do nothing where others would do it all
+    if len(live) and not tunable.launches(call, found):  # its grid is empty: take one whose grid is not
         others = (config for config in live.values() if tunable.launches(call, config))
         if (instead := next(others, None)) is not None:
             return Choice(instead, Origin.DEFAULT, lasting=False)
@@ -290,12 +289,12 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
 
 
 def candidate(tunable: Tunable, live: Live, ask: Callable[[], Any], allows: Callable[[Any], bool]) -> Any:
-    """What `default=` gives, as a candidate; None where it gives none that can be, and the candidates say why.
+    """What `default=` gives, if it may be a candidate; otherwise None, with the reason in `live`.
 
     Args:
-        live: The other candidates; they keep what was said.
-        ask: Gives the config; it may raise, which is raised again where the default is all there is.
-        allows: Whether the call may have it.
+        live: The other candidates; keep the answer.
+        ask: Calls `default=`.
+        allows: Whether the call may use a config.
     """
     try:
         found = ask()
@@ -312,11 +311,6 @@ def candidate(tunable: Tunable, live: Live, ask: Callable[[], Any], allows: Call
 
 
 def _check(tunable: Tunable, found: Any) -> None:
-    """Refuse what `default=` gave where it is no config of the kernel.
-
-    Raises:
-        ConfigError: It is none, or cannot belong to the kernel.
-    """
     if not configs.is_config(found):
         raise ConfigError(
             f"`{tunable.name}`: default: expected a triton.Config, or a callable of the arguments "
@@ -329,10 +323,10 @@ def _check(tunable: Tunable, found: Any) -> None:
 def first_that_compiles(
     tunable: Tunable, call: Call, live: Iterable[Any], is_shipped: Callable[[Call, Any], bool] = lambda call, one: False
 ) -> Any:
-    """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error.
+    """The first config that compiles here, else the first: its launch raises the compiler's error.
 
     Args:
-        is_shipped: Whether a call with a config has a compiled kernel that ships, and so need not be tried.
+        is_shipped: Whether a call with a config has a shipped binary, and need not be tried.
     """
     first = None
     for config in live:

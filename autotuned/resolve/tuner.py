@@ -1,4 +1,4 @@
-"""The miss path of one tuned function: bind the arguments, choose, launch, and put the launch into the table."""
+"""The miss path of a tuned function: bind the arguments, choose, launch, and add the launch to the table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def live() -> list[Tuner]:
 
 
 def choices() -> dict[Key, str]:
-    """What this process has chosen so far: the identity of the config of each key; what runs untuned is no choice."""
+    """What this process has chosen so far: the config's identity by key, without untuned configs."""
     states = [tuner.chooser.state for tuner in live()]
     return {key: state.identity(choice.config) for state in states for key, choice in list(state.choices.items())}
 
@@ -65,10 +65,10 @@ class Tuner:
     """Chooses and launches for one tuned function; shared by `Tuned` and `TunedFunction`.
 
     Args:
-        on_choice: Told of each choice with its call: before its launch, or, with `launched=False`, where none follows.
-        pinned: Asked for a config that the user pinned for a call, or None.
-        on_written: Told the names a search found to be written.
-        on_table: Told of each new launch table.
+        on_choice: Called with each call and its choice before the launch; with `launched=False` if none follows.
+        pinned: Returns the config that the user pinned for a call, or None.
+        on_written: Called with the arguments that a search found to be written.
+        on_table: Called with each new launch table.
     """
 
     def __init__(
@@ -95,14 +95,14 @@ class Tuner:
     # -- arguments -----------------------------------------------------------------------------------------------
 
     def _rebuild(self, tuned: frozenset[str]) -> None:
-        """Write the binder and an empty launch table for a set of tuned parameters."""
+        """Make the binder and an empty launch table for a set of tuned parameters."""
         self.tuned, self._exact = tuned, frozenset(self.chooser.seen)
         taken = tuned | self.tunable.filled
         free = [parameter for parameter in self.tunable.parameters if parameter.name not in taken]
         self.names = tuple(parameter.name for parameter in free)
         defaults = {p.name: p.default for p in free if p.default is not inspect.Parameter.empty}
-        # The binder checks nothing: what it cannot place is bound again, with words, on the miss path.
-        # Positions count the parameters that are not free too: behind the first of these only names are clear.
+        # The binder checks nothing: the miss path binds again, with error messages. Positions also count parameters
+        # that are not free, so after the first of these only names are clear.
         places = len(list(takewhile(lambda p: p.has_place and p.name not in taken, self.tunable.parameters)))
         self._places = places
         self.order = codegen.binder(self.names, defaults, places, sum(not p.has_name for p in free))
@@ -119,25 +119,25 @@ class Tuner:
         self._on_table(self.launcher)
 
     def _learn(self, configs: list[Any]) -> None:
-        """Take in what a computed list of configs sets."""
+        """Add what a computed list of configs sets."""
         candidates.check(configs, self.tunable)
         tuned = _tuned_names(configs, self.tunable)
         if not tuned <= self.tuned:
             self._rebuild(self.tuned | tuned)
 
     def _count_exactly(self) -> None:
-        """Let calls share an entry only if they are equal in all that decided which configs they may use.
+        """Let calls share an entry only if they agree in all that decided which configs they may use.
 
-        An entry of before stays right: what was read for it was exact, and what was not read did not decide.
+        Existing entries stay valid: what was read for them was compared exactly, and what was not read did not decide.
         """
         if not self.chooser.seen <= self._exact:
             self._rebuild(self.tuned)
 
     def configs_changed(self) -> None:
-        """Start over with the present list of configs: the user reassigned or edited it.
+        """Start over with a list of configs that the user reassigned or edited.
 
         Raises:
-            ConfigError: One is none, or cannot be launched as it says.
+            ConfigError: One is not a config, or cannot be launched.
         """
         configs = self.options.configs()
         self._check_configs(configs)
@@ -150,35 +150,35 @@ class Tuner:
         """Bind a call's arguments.
 
         Raises:
-            CallError: They do not fit.
+            CallError: They do not fit the signature.
             ValueError: They set what the configs set.
         """
         made = self.options.computed is not None or self.options.pruner().early is not None  # configs may set more
         return bind(self.tunable, self.tuned, args, kwargs, grid, lenient=made)
 
     def keys_changed(self, names: Sequence[str]) -> None:
-        """Start over with other key arguments: the user edited the list of them."""
+        """Start over with key arguments that the user edited."""
         spec = self.options.spec.replace(names=tuple(names))
         self.options = self.chooser.state.options = self.options.replace(spec=spec)
         self.forget()
         self._rebuild(self.tuned)
 
     def rebound(self, values: tuple[Any, ...], grid: Any) -> Call:
-        """The call with these values of `names`: by position where nothing that configs set lies between."""
+        """The call with these values of `names`: by position up to the first parameter that configs set."""
         places = self._places
         return self.call(values[:places], dict(zip(self.names[places:], values[places:])), grid)
 
     # -- the miss ------------------------------------------------------------------------------------------------
 
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
-        """Everything that a call does which the launch table does not answer; returns what the launch returns."""
+        """Handle a call that misses the launch table; returns what the launch returns."""
         call = self.call(args, kwargs, grid)
         if active.recorders:
             active.recorders[-1].note(self, call)
         return self._missed(call)
 
     def _again(self, values: tuple[Any, ...], grid: Any) -> Any:
-        """Launch a call whose grid is empty for the config that it is bound to with one for which it is not."""
+        """Launch a call with another config: its grid is empty for the bound one."""
         return self._missed(self.rebound(values, grid))
 
     def _missed(self, call: Call) -> Any:
@@ -195,16 +195,15 @@ class Tuner:
             events.emit("miss", self.tunable.name, digest, time.perf_counter() - start, why)
 
     def prepare(self, call: Call, search: bool) -> Any:
-        """Choose, compile and bind for a call without launching it, but for the trials of a search; the config.
+        """Choose, compile and bind for a call, launching only the trials of a search; returns the config.
 
         Args:
-            call: The bound call.
-            search: Whether a search may be run where nothing is stored.
+            search: Whether to search if nothing is stored.
         """
         return self._answer(call, self._compile, search)[1]
 
     def _answer(self, call: Call, act: Callable[[Chosen], Any], search: bool = True) -> tuple[Choice, Any]:
-        """Choose, and do what is to be done with the choice; the choice, and what came of it."""
+        """Choose, and call `act` with the choice; returns both."""
         self._refuse_without_tensor(call)
         while True:
             chosen = self.chooser.choose(call, self._pinned(call), search)
@@ -215,36 +214,35 @@ class Tuner:
             except RefusedError as refused:
                 self.chooser.exclude(call, choice, refused.error)
             except Exception as error:
-                if not isinstance(error, AutotunedError):  # those say what there is to say
+                if not isinstance(error, AutotunedError):  # these are complete
                     where = self.chooser.label(choice.config), choice.why
                     failures.note(error, "`{}`: raised with config {} ({}).".format(self.tunable.name, *where))
                 raise
 
     def _asked(self, chosen: Chosen) -> AbstractContextManager[None]:
-        """Around the compilation for a call, for the seal."""
+        """Tells the seal what is compiled."""
         asked = partial(self.chooser.shipped.asked, chosen.call, chosen.choice, self.chooser.part)
         return sealing.asked_by(self.tunable.name, asked)
 
     def _refuse_without_tensor(self, call: Call) -> None:
-        """Refuse a call that gives no tensor for an argument that a list names."""
+        """Refuse a call without a tensor for an argument that a list names."""
         if lists := self.options.named:
             plain = (name for names in lists.values() for name in names if not is_tensor(call.arguments.get(name)))
-            if any(True for _ in plain):  # asked here, so that what tensors alone do not need is not imported
+            if any(True for _ in plain):  # else `memory` need not be imported
                 memory.refuse_without_tensor(call.arguments, lists, self.tunable.name)
 
     def tune(
         self, call: Call, force: bool = False, observer: Observer | None = None, budget_s: float | None = None,
         without: Collection[str] = (), again: bool = False, members: Sequence[Member] = (), served: str | None = None,
     ) -> tuple[Question, Choice]:  # fmt: skip
-        """Find or search the choice for a call without launching it, as the command line's `tune` does.
+        """Find or search the choice for a call without launching it, for the command line's `tune`.
 
         Args:
-            call: The bound call.
             force: Measure again whatever is stored.
-            observer: Told of a search's progress. `budget_s`: of a search, or the decorator's if that is less.
-            without: Configs, as text, that are left out: a recorded call has no grid for them.
+            observer: Called with a search's progress. `budget_s`: seconds; the decorator's if that is less.
+            without: Configs to leave out, as text: a recorded call has no grid for them.
             again: Measure again what was noisy.
-            members: Calls of the key that the choice is to be best for. `served`: what it has to beat, by identity.
+            members: Calls of the key to choose for. `served`: identity of the config to beat.
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
@@ -257,7 +255,7 @@ class Tuner:
         return question, chooser.answer(question)
 
     def explain(self, call: Call) -> Explanation:
-        """Where the choice for a call comes from and why not from elsewhere; see `Chooser.explain`."""
+        """See `Chooser.explain`."""
         return self.chooser.explain(call, self._pinned(call))
 
     def _launch(self, chosen: Chosen) -> Any:
@@ -270,7 +268,7 @@ class Tuner:
         start = time.perf_counter()
         memory = self._compiled_for(values)
         result = self._first_launch(call, choice)
-        if self._compiled_for(values) == memory:  # else the grid changed what was compiled for: a later call is bound
+        if self._compiled_for(values) == memory:  # else the grid changed it: a later call is bound
             self._bind(chosen, before, result, start)
         return result
 
@@ -279,14 +277,14 @@ class Tuner:
         return isinstance(self.tunable, TunableKernel) and self.tunable.bindable
 
     def _compiled_for(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What a direct launch relies on, and code of the user's may change within the first launch."""
+        """What a direct launch relies on, and user code may change within the first launch."""
         return (compiled.compiled_for(values), compiled.surroundings()) if self._is_bindable else ()
 
     def _compile(self, chosen: Chosen) -> Any:
-        """What `_launch` does, without zeroing and without the launch."""
+        """Like `_launch`, without zeroing and launching."""
         call, choice, config = chosen.call, chosen.choice, chosen.choice.config
         self.on_choice(call, choice)
-        if config.pre_hook is not None:  # it may decide what is compiled, as by the block shape of a descriptor
+        if config.pre_hook is not None:  # it may affect the compilation, as by a descriptor's block shape
             config.pre_hook(call.full(config))
         start = time.perf_counter()
         compiled = self._compiled(call, choice)
@@ -294,13 +292,13 @@ class Tuner:
         return config
 
     def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
-        """What must happen before every launch of the config; None if nothing must."""
+        """What must run before every launch of the config, or None."""
         if not self.options.zero and config.pre_hook is None:
-            return None  # asked here, so that what is for binding is imported after the first launch and not before
+            return None  # checked here, so that `bound` is imported after the first launch
         return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
     def _bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> None:
-        """Put the launch into the table; `start` is when compiling began, on the clock of `time.perf_counter`."""
+        """Add the launch to the table; compiling began at `start` on `time.perf_counter`."""
         launched, call = time.perf_counter(), chosen.call
         if isinstance(self.tunable, TunableKernel):
             _watch_environment()
@@ -314,7 +312,7 @@ class Tuner:
         call = chosen.call
         try:
             ready = self._bound(call, chosen.choice.config, before, result)
-        except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
+        except compiled.EvictedError:  # by user code within the launch: a later call is bound
             return
         device = kernel.current_device() if self._is_bindable else None
         ready = self._used(ready, self.chooser.state.kept(chosen, device))
@@ -330,28 +328,24 @@ class Tuner:
             verify.turn_c_off(self, wrong)
 
     def _used(self, ready: bound.Bound, use: Chosen | None) -> bound.Bound:
-        """What goes into the table: recorded, and with what it is bound for."""
+        """A launch for the table: recorded, and with what it was chosen for."""
         if active.recorders:
             ready = active.recorders[-1].watched(self, ready)
         ready.use = use
         return ready
 
     def bound_anew(self, chosen: Chosen) -> bound.Bound:
-        """A launch with another choice for what is bound: compiled or loaded now, and not in the table yet.
-
-        Raises:
-            RefusedError, SealedError: It cannot be compiled or loaded here, or may not be.
-        """
+        """Bind what is bound to another choice: compile or load it now, without adding it to the table."""
         call, config = chosen.call, chosen.choice.config
         with self._asked(chosen):
             result = self._compiled(call, chosen.choice)
         return self._used(self._bound(call, config, self._prologue(call, config), result), chosen)
 
     def _compiled(self, call: Call, choice: Choice) -> Any:
-        """Compile and load; what was measured elsewhere may turn out not to compile here.
+        """Compile and load.
 
         Raises:
-            RefusedError: Another config is to be found.
+            RefusedError: A config measured elsewhere does not compile here: choose another.
         """
         try:
             return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
@@ -361,10 +355,10 @@ class Tuner:
             raise RefusedError(error) from error
 
     def _first_launch(self, call: Call, choice: Choice) -> Any:
-        """Launch; what was measured elsewhere may turn out not to compile or launch here, before any of it ran.
+        """Launch; a config measured elsewhere may be refused before the kernel runs.
 
         Raises:
-            RefusedError: Another config is to be found. A fault after it ran is raised as it is.
+            RefusedError: Choose another config. Later faults are raised as they are.
         """
         binary = self.chooser.shipped.load(call, choice)
         if binary is None and choice.origin not in MEASURED:
@@ -381,13 +375,12 @@ class Tuner:
             raise
 
     def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
-        """The launch to put into the table."""
         tunable = self.tunable
         if not isinstance(tunable, TunableKernel):
             return bound.Bound(config, bound.host_call(tunable, self.names, config), before)
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
         by_triton = bound.through_triton(tunable, self.names, config)
-        if hasattr(result, "variant"):  # a shipped binary: what it does not serve may be another one's
+        if hasattr(result, "variant"):  # a shipped binary: other calls may need another one
             by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
         if self._is_bindable and not self.bind_failed and launcher.binds_directly():
             try:
@@ -403,10 +396,10 @@ class Tuner:
                 )
         return bound.Bound(config, bound.launching(by_triton, again), before)
 
-    # -- what users ask ------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------
 
     def cache_info(self) -> CacheInfo:
-        """The counters."""
+        """Counters of this function."""
         launcher, state = self.launcher, self.chooser.state
         return counters.CacheInfo(
             launcher.hits, self.misses, len(launcher), launcher.evictions, state.searches,
@@ -414,7 +407,7 @@ class Tuner:
         )  # fmt: skip
 
     def forget(self) -> None:
-        """Drop this process's choices; records on disk stay."""
+        """Forget this process's choices; records on disk stay."""
         self.chooser.state.forget()
         self.launcher.clear()
 
@@ -427,7 +420,7 @@ def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:
 
 
 def drop_bound() -> None:
-    """Nothing bound under one mode, or one environment, may answer under another."""
+    """Clear all launch tables: after a change of mode or environment nothing bound may answer."""
     for tuner in list(_tuners):
         tuner.launcher.clear()
 
@@ -438,7 +431,7 @@ active.on_change(drop_bound)
 
 @lru_cache(maxsize=1)
 def _watch_environment() -> None:
-    """From the first kernel on: a process without one keeps its audit events to itself."""
+    """Installs the audit hook at the first kernel only."""
     env.on_code_change(drop_bound)
 
 

@@ -1,4 +1,4 @@
-"""Calls that nobody made before and a rule answers: from their sizes to a kernel that is bound, without a key."""
+"""Answer calls that were never made before by a rule: from their sizes to a bound kernel, without a key."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from autotuned.tunable.call import Call
 from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import canonical
 
-LIMIT = 256  # families of one kernel: of alignments, layouts and dtypes there are few
-Step = Callable[[Any, list[Any], list[int]], None]  # takes a value; adds to the words, and to the sizes
+LIMIT = 256  # families of a kernel: alignments, layouts and dtypes are few
+Step = Callable[[Any, list[Any], list[int]], None]  # takes a value; adds words and sizes
 
 
 class Family:
-    """Calls that are equal in all but their sizes, and in all that Triton compiles for.
+    """Calls that agree in all but their sizes, and in all that Triton compiles for.
 
     Args:
-        rule: What answers them, as far as `within` allows.
-        order: Which of the sizes, as they are met in the arguments, the rule asks for.
-        known: Sizes for which something is stored or shipped, which comes before a rule.
-        where: The rule, for people.
+        rule: Answers them, as far as `within` allows.
+        order: The rule's sizes, as positions in the order that they are met in the arguments.
+        known: Sizes with a stored or shipped choice, which comes before a rule.
+        where: Name of the rule, for people.
     """
 
     def __init__(self, rule: Rule, within: Within, order: Sequence[int], known: frozenset[Any], where: str) -> None:
         self._rule, self._within, self._known, self.where = rule, within.bound, known, where
         self._order = itemgetter(*order) if len(order) > 1 else lambda sizes: (sizes[order[0]],)
-        #: What is bound, by the place of its config in the rule's list.
+        #: Bound kernels by the index of their config in the rule.
         self.bound: dict[int, Bound] = {}
 
     def find(self, met: list[int]) -> Bound | None:
-        """What is bound for a call; None where there is none, or the rule abstains."""
+        """The bound kernel for a call; None if there is none or the rule abstains."""
         sizes = self._order(met)
         if sizes in self._known:
             return None
@@ -55,7 +55,7 @@ class Family:
 
 
 class Reader:
-    """Takes the arguments of calls apart whose types are the same: words that decide the family, and sizes."""
+    """Splits the arguments of calls with the same types into words, which select the family, and sizes."""
 
     def __init__(self, steps: Sequence[Step], device: Callable[[], int] | None) -> None:
         self._steps, self._device = steps, device
@@ -71,7 +71,7 @@ class Reader:
 
 
 class Families:
-    """What the rules of config files answer for one tuned function (a `Tuner`), as far as it is bound."""
+    """What rules answer for one tuned function, as far as it is bound."""
 
     def __init__(self, tuner: Any) -> None:
         self._tuner, self._names, self._spec = tuner, tuner.names, tuner.options.spec
@@ -86,13 +86,13 @@ class Families:
         return sum(len(reader.families) for reader in list(self._readers.values()))
 
     def _now(self) -> tuple[int, int, int, str]:
-        """What is equal as long as nothing was found, read anew or forgotten since a family was made, in one mode."""
+        """Equal while nothing was found, read again or forgotten, in one mode."""
         searches, cleared = self._tuner.chooser.state.searches, self._tuner.launcher.cleared
         return searches, lookup.generation(), cleared, env.current_mode()
 
     def answer(self, values: tuple[Any, ...]) -> Bound | None:
-        """What is bound for a call that the launch table does not know and then does; None where only a key tells."""
-        # no file is opened here, no key made, no text hashed and nothing compiled
+        """The bound kernel for a call that misses the launch table, which then gets it; None if it takes a key."""
+        # must open no file, make no key, hash no text and compile nothing
         start = time.perf_counter()
         reader = self._readers.get(tuple(map(type, values)))
         if reader is None or self._state != self._now():
@@ -101,7 +101,7 @@ class Families:
             words, sizes = reader.read(values)
             family = reader.families.get(words)
             bound = None if family is None else family.find(sizes)
-        except Exception:  # a tensor without memory, or what cannot be hashed: the safe path decides
+        except Exception:  # a tensor without memory, or an unhashable value: take the safe path
             return None
         if bound is None or family is None:
             return None
@@ -111,10 +111,10 @@ class Families:
         return bound
 
     def add(self, call: Call, bound: Bound) -> None:
-        """Take in what was bound for a call that a rule has answered, for others of its family."""
+        """Add what was bound for a call that a rule answered, for other calls of its family."""
         options, chooser = self._tuner.options, self._tuner.chooser
         if chooser.narrows or self._spec.functions or self._spec.buckets or active.recorders or active.agreements:
-            return  # each call is asked by the user's code, or told to somebody
+            return  # user code or others must see each call
         if self._state != self._now():
             self._readers.clear()
             self._state = self._now()
@@ -122,7 +122,7 @@ class Families:
         found = shipped_rules.answering(key, options.within, env.current_mode() == "strict")
         steps = [self._step(name, value) for name, value in zip(self._names, values)]
         if found is None or None in steps or len(self) >= LIMIT or shipped_rules.count(key) > 1:
-            return  # of several rules for a call the usual way says which is asked first
+            return  # with several rules for a call their order matters
         offer, allowed, place = found
         if offer.rule.identities[place] != chooser.state.identity(bound.config):
             return
@@ -155,7 +155,7 @@ class Families:
         return Family(offer.rule, allowed, order, self._known_sizes(key).get(shape.rest, frozenset()), where)
 
     def _known_sizes(self, key: Key) -> dict[str, frozenset[Any]]:
-        """The sizes of all calls for which something is stored or shipped, by what is equal in them."""
+        """Sizes of all calls with a stored or shipped choice, by the rest of their key."""
         heads = listing.known_heads(key.kernel)
         state = (lookup.state(), id(heads))
         if self._known[0] != state:
@@ -170,7 +170,7 @@ class Families:
         return self._known[1]
 
     def _step(self, name: str, value: Any) -> Step | None:
-        """How a value of this argument is read; None for one that only a key can tell."""
+        """How to read a value of this argument; None if it takes a key."""
         kind, spec = type(value), self._spec
         if name in spec.exact:
             return None

@@ -1,4 +1,4 @@
-"""A search in batches: a strategy asks, each batch is compiled and raced against the best so far, and is told."""
+"""A search in batches: a strategy asks, each batch is raced against the best so far, and the strategy is told."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ else:
 
 log = logging.getLogger("autotuned")
 LEAST_BATCH, MOST_BATCH = 8, 64
-MOST = 600  # trials of one search by our own strategies, about
-IN_VAIN, GAIN = 96, 0.995  # a search ends after so many trials, and half of all, without a time below this share
+MOST = 600  # trials of a search by our own strategies, about
+IN_VAIN, GAIN = 96, 0.995  # end after this many trials, and half of all, without a time below this share of the best
 
 
 class Asked(Protocol):
     """A strategy: `autotuned.strategy(...)`, or the user's own."""
 
     def ask(self, n: int) -> Sequence[Any]:
-        """At most `n` configs; none: finished."""
+        """At most `n` configs; none ends the search."""
 
     def tell(self, results: Iterable[tuple[Any, float | None, str]]) -> None:
         """Take results: config, microseconds or None, status."""
@@ -40,13 +40,12 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a search's configs come from.
+    """Where a search gets its configs.
 
     Attributes:
-        strategy: What asks for them.
-        admit: Of configs, those that the call may have, by identity.
-        size: How many there are, for people.
-        says: What else there is to say in the end, such as which parameters mattered.
+        admit: Returns those that the call may use, by identity.
+        size: Number of configs, as text.
+        says: Further facts for the record, such as which parameters mattered.
     """
 
     strategy: Asked
@@ -56,10 +55,10 @@ class Source:
 
 
 def run(job: Job, outcome: Outcome, source: Source) -> None:
-    """Search until the strategy ends, nothing better is likely or time is up; `outcome` as `search.run` leaves it.
+    """Search until the strategy ends, no gain is likely or time is up; fills `outcome` like `search.run`.
 
-    What is known already is told first. What runs untuned and the best so far are in each race, so that times of
-    different batches are never compared.
+    Known timings are told first. The untuned config and the best so far are in every race, so that times of different
+    batches are never compared.
 
     Raises:
         AllConfigsFailedError: Nothing runs.
@@ -75,8 +74,6 @@ def run(job: Job, outcome: Outcome, source: Source) -> None:
 
 
 class _Batches:
-    """The state of one search in batches."""
-
     def __init__(self, job: Job, outcome: Outcome, source: Source) -> None:
         self._job, self._outcome, self._source = job, outcome, source
         self._configs = dict(job.configs)
@@ -86,15 +83,15 @@ class _Batches:
         self._lead = math.inf
         self._message = f"`{job.tunable.name}`: no config was tried: the strategy asked for none."
         self._trials = self._better_at = 0
-        self._own = hasattr(source.strategy, "doubt")  # the user's own says itself when it is done
+        self._own = hasattr(source.strategy, "doubt")  # a user's strategy ends by itself
         self._incumbent = job.incumbent
         self._raced = False
-        for timing in job.known.values() if job.incumbent is None else ():  # of a search that was interrupted
+        for timing in job.known.values() if job.incumbent is None else ():  # an interrupted search
             self._trials += 1
             self._note(timing.median_us if timing.usable else None)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The configs of each batch by identity."""
+        """Configs of each batch, by identity."""
         told = [(config, self._known[name]) for name, config in self._configs.items() if name in self._known]
         self._source.strategy.tell([_result(config, timing) for config, timing in told])
         waiting = {name: config for name, config in self._configs.items() if name not in self._known}
@@ -108,11 +105,11 @@ class _Batches:
             if fresh:
                 yield fresh
         if not self._raced and any(timing.usable for timing in self._known.values()):
-            yield {}  # all is known, and what is best of it has not been said
+            yield {}  # all is known, but no winner was chosen
         self._stopped = stopped or ""
 
     def _asked(self, waiting: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What is to be measured next; None at the end."""
+        """What to measure next; None at the end."""
         room = self._size() - len(waiting)
         asked = self._configs_of(self._source.strategy.ask(room)) if room > 0 else []
         if not asked and not waiting:
@@ -126,7 +123,7 @@ class _Batches:
         return {**waiting, **{name: config for name, config in admitted.items() if name not in repeated}}
 
     def _configs_of(self, answer: Any) -> list[Any]:
-        """What a strategy has asked for, checked."""
+        """The strategy's answer, checked."""
         asked = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, (str, Mapping)) else [answer]
         if not all(map(configs.is_config, asked)):
             raise DecorationError(
@@ -161,7 +158,7 @@ class _Batches:
         return None if budget is None else budget - (time.perf_counter() - self._start)
 
     def race(self, fresh: Mapping[str, Any]) -> None:
-        """Measure a batch beside the best so far and what runs untuned."""
+        """Measure a batch together with the best so far and the untuned config."""
         self._raced = True
         self._configs.update(fresh)
         known = {name: timing for name, timing in self._known.items() if name != self._job.untuned}
@@ -176,7 +173,7 @@ class _Batches:
             self._incumbent = found.winner
         except (DeviceLostError, OutOfMemoryError, CheckError):
             raise
-        except Exception as error:  # of this batch nothing runs
+        except Exception as error:  # nothing of this batch runs
             if any(one.status != "failed" for one in found.timings):
                 raise
             self._message = str(error)
@@ -185,7 +182,7 @@ class _Batches:
         self._source.strategy.tell([_result(config, self._known.get(name)) for name, config in fresh.items()])
 
     def raise_if_none(self) -> None:
-        """Raise what the last batch raised, if nothing runs."""
+        """Raise the last batch's error if nothing ran."""
         if self._outcome.winner is None:
             labels = [configs.label(one.config, self._job.tunable.has_options) for one in self._known.values()]
             raise AllConfigsFailedError(self._message, kernel=self._job.tunable.name, reasons={self._message: labels})
@@ -208,12 +205,10 @@ class _Batches:
         self._note(best)
 
     def _note(self, best: float | None) -> None:
-        """Take in the best time so far."""
         if best is not None and best < GAIN * self._lead:
             self._better_at, self._lead = self._trials, best
 
     def finish(self) -> None:
-        """Say what was done, for the record."""
         doubt = {} if self._doubt() == 1.0 else {"doubt": round(self._doubt(), 4)}
         self._outcome.space = {
             "members": self._source.size, "trials": self._trials, "stopped": self._stopped, **doubt,

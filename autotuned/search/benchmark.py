@@ -1,4 +1,4 @@
-"""What a user's benchmark answers: times in milliseconds, checked before anything is chosen by them."""
+"""Answers of a user's benchmark: times in milliseconds, validated."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ log = logging.getLogger("autotuned")
 
 
 def microseconds(answer: Any) -> list[float]:
-    """The times of an answer: one number of milliseconds, or a list of them, of NumPy or torch too.
+    """The times of an answer: a number of milliseconds or a list of them, also from NumPy or torch.
 
     Raises:
-        ValueError: It is none, or no clock can have measured it; the text says what was expected and what came.
+        ValueError: It holds no valid time; the text says what was expected and what came.
     """
     listed = answer.tolist() if _is_array(answer) else answer
     times = listed if isinstance(listed, (list, tuple)) else [listed]
@@ -30,12 +30,11 @@ def microseconds(answer: Any) -> list[float]:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether a value is an array or a scalar of an array library: it gives plain numbers by `tolist`."""
     return hasattr(value, "tolist") and hasattr(value, "dtype") and hasattr(value, "shape")
 
 
 def _milliseconds(time: Any) -> float | None:
-    """A time as a float; None for what is no number, as True and "1.0" are none."""
+    """A time as a float; None for other types, `True` and "1.0" included."""
     if _is_array(time) and not time.shape:
         time = time.tolist()
     is_number = isinstance(time, numbers.Real) and not isinstance(time, bool)
@@ -46,11 +45,11 @@ def _milliseconds(time: Any) -> float | None:
 
 
 def say_left_out(kernel: str, config: str, error: ValueError) -> None:
-    """Warn at once of an answer that is no time: the config may have been the best."""
+    """Warn about an invalid answer: the config may have been the best."""
     log.warning("`%s`: do_bench for %s: %s The config is left out.", kernel, config, error)
 
 
 def is_one_answer(samples_us: Iterable[Sequence[float]]) -> bool:
-    """Whether several configs were all given the very same times: the benchmark tells nothing apart."""
+    """Whether several configs got identical times: the benchmark does not tell them apart."""
     listed = [tuple(samples) for samples in samples_us]
     return len(listed) > 1 and len(set(listed)) == 1

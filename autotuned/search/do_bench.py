@@ -10,14 +10,13 @@ from autotuned._startup import Frozen
 
 
 class FixedLaunches:
-    """A `do_bench=` that launches each config a fixed number of times, whatever the clock says.
+    """A `do_bench=` with a fixed number of launches, for kernels that wait for other ranks.
 
-    For kernels that wait for other ranks: a number of launches that depends on measured times would differ from rank
-    to rank, and one of them would wait for ever. Under `autotuned.sync` every rank measures such a kernel together with
-    the others, and a config counts as fast as its slowest rank.
+    A number of launches that depends on the clock would differ between ranks, and one would wait forever. Under
+    `autotuned.sync` all ranks measure such a kernel together, and a config counts as fast as on its slowest rank.
 
     Args:
-        rep: Launches that are timed.
+        rep: Timed launches.
         warmup: Launches before them.
 
     Raises:
@@ -30,7 +29,7 @@ class FixedLaunches:
         self.rep, self.warmup = rep, warmup
 
     def __call__(self, call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
-        """Quantiles of the times of `rep` calls, in milliseconds; what a trial restores is within them."""
+        """Quantiles of the times of `rep` calls in milliseconds, restoring included."""
         for _ in range(self.warmup):
             call()
         times = sorted(self._on_gpu(call) if _uses_gpu() else self._on_host(call))
@@ -54,7 +53,7 @@ class FixedLaunches:
 
 
 class TritonBench(Frozen):
-    """Triton's `do_bench` with these times in milliseconds; under a CUDA graph it takes no `warmup`."""
+    """Triton's `do_bench` with these times in milliseconds; under a CUDA graph `warmup` is ignored."""
 
     warmup: int
     rep: int

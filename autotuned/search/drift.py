@@ -1,8 +1,7 @@
-"""The change of times that all configs of a race share, taken out: clocks, heat, another user of the device.
+"""Removes the change of times that all configs of a race share: clocks, heat, other users of the device.
 
-Each turn samples every config that is left as often, in random order. Within a turn time may change by a straight
-line, between turns as it likes, for all configs alike; what is left tells the configs apart. In logarithms: each sample
-is its config's time, plus its turn's line at its place, plus noise.
+Each turn samples every remaining config equally often, in random order. Within a turn times may drift linearly, between
+turns arbitrarily, for all configs alike. In logarithms: sample = config's time + turn's line + noise.
 """
 
 from __future__ import annotations
@@ -13,32 +12,32 @@ from typing import NamedTuple
 
 from autotuned.search.trial import Trial, median
 
-# Passes of the fit: many at first, when nothing is known and there is little to fit; later it goes on from there.
+# Passes of the fit: many for the first, few for later ones, which start from it.
 FIRST_PASSES, PASSES, SETTLED = 30, 4, 1e-4
-WORTH = 1e-3  # relative; noise below it is not believed
-CERTAIN = 2.5  # so many times what noise explains; below it all stays as it was measured
-LEAST_OF_A_LINE = 6  # samples; a turn of fewer has a level only
-FITTED_TURNS = 32  # the last ones; what older ones have told stays as it is
+WORTH = 1e-3  # smallest relative noise that is believed
+CERTAIN = 2.5  # times what noise explains; below it samples stay as measured
+LEAST_OF_A_LINE = 6  # samples; a shorter turn gets a constant level
+FITTED_TURNS = 32  # the latest; older turns stay as they are
 
 
 class _Sample(NamedTuple):
     trial: Trial
-    at: int  # place in the trial's list
-    place: int  # in its turn
+    at: int  # index in the trial's samples
+    place: int  # index in the turn
     log: float
 
 
 class Drift:
-    """All samples of a race, turn by turn."""
+    """The samples of a race, turn by turn."""
 
     def __init__(self) -> None:
         self._turns: list[list[_Sample]] = []
-        self._times: dict[int, float] = {}  # logarithm of each config's time, by its place in the list
-        self._base: float | None = None  # the level that all are brought to
-        self._shows = False  # whether anything has changed meanwhile
+        self._times: dict[int, float] = {}  # logarithm of each config's time, by index
+        self._base: float | None = None  # the common level after correction
+        self._shows = False  # whether drift was detected
 
     def note(self, order: Sequence[Trial], before: Mapping[int, int]) -> None:
-        """Add a turn: what was sampled one after the other, and how many samples each trial had before, by index."""
+        """Add a turn: the order of samples, and how many each trial had before, by index."""
         at, size = dict(before), len(before)
         parts = -(-len(order) // (size * -(-LEAST_OF_A_LINE // size)))
         turns: list[list[_Sample]] = [[] for _ in range(parts)]
@@ -50,16 +49,16 @@ class Drift:
         self._turns += [turn for turn in turns if turn]
 
     def drop(self, count: int) -> None:
-        """Forget the last turns, whose samples are measured again."""
+        """Forget the last turns, which are measured again."""
         del self._turns[len(self._turns) - count :]
 
     @property
     def count(self) -> int:
-        """How many turns there are."""
+        """Number of turns."""
         return len(self._turns)
 
     def take_out(self) -> None:
-        """Rewrite the samples of all trials as if nothing had changed while they were taken, if something has."""
+        """Rewrite all samples as if nothing had drifted, if something has."""
         if not self._turns:
             return
         levels = self._fit()
@@ -72,7 +71,7 @@ class Drift:
         del self._turns[: max(0, len(self._turns) - FITTED_TURNS)]
 
     def _rewrite(self, turn: Sequence[_Sample], levels: Sequence[float]) -> None:
-        """Without the turn's line, which has taken some of the noise with it: what is left is made as large again."""
+        """Remove the turn's line, and scale the residual by the noise that the fit took."""
         taken = 1 if len(turn) < LEAST_OF_A_LINE else 2
         larger = math.sqrt(len(turn) / (len(turn) - taken)) if len(turn) > taken else 1.0
         for sample, level in zip(turn, levels):
@@ -82,7 +81,7 @@ class Drift:
                 sample.trial.samples_us[sample.at] = math.exp(time + larger * noise + (self._base or 0.0))
 
     def _changed(self, levels: Sequence[Sequence[float]]) -> bool:
-        """Whether turns differ by more than the noise of their samples explains."""
+        """Whether turns differ by more than their noise."""
         found = [(median(line), len(line)) for line in levels if len(line) > 1]
         noise = [abs(sample.log - level - self._times[sample.trial.index])
                  for turn, line in zip(self._turns, levels) if len(turn) > 1
@@ -98,7 +97,7 @@ class Drift:
         return spread > CERTAIN * expected or abs(ends) > CERTAIN * 2 * expected / math.sqrt(third)
 
     def _fit(self) -> list[list[float]]:
-        """The level of each sample of each turn: configs' times and turns' lines, each by what the other leaves."""
+        """The level of each sample: fit configs' times and turns' lines in turn."""
         levels = [self._line(turn) for turn in self._turns]
         for _ in range(PASSES if self._times else FIRST_PASSES):
             before, self._times = self._times, self._medians(levels)
@@ -115,14 +114,14 @@ class Drift:
         return {index: median(values) for index, values in found.items()}
 
     def _line(self, turn: Sequence[_Sample]) -> list[float]:
-        """The levels of a turn; its configs that no earlier fit knows do not speak."""
+        """Levels of a turn, fitted to the configs whose time is known."""
         known = [(one.place, one.log - self._times[one.trial.index]) for one in turn if one.trial.index in self._times]
         offset, slope = line(known) if known else (0.0, 0.0)
         return [offset + slope * one.place for one in turn]
 
 
 def line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Offset and slope of a line through points that some outliers do not move: by the medians of the outer thirds."""
+    """Offset and slope of a line robust to outliers: from the medians of the outer thirds."""
     third = len(points) // 3
     if len(points) < LEAST_OF_A_LINE:
         return median([value for _, value in points]), 0.0

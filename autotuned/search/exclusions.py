@@ -1,4 +1,4 @@
-"""Configs that are not tried: which, why, and for how long."""
+"""Configs to skip: which, why, and for how long."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from autotuned.store.journal import Journal
 from autotuned.store.record import Timing
 from autotuned.triton_compat import compiled
 
-LIMIT = 4096  # kinds of calls whose exclusions are remembered: those of a process must not grow without end
+LIMIT = 4096  # kinds of calls to remember, to bound memory
 
 
 class Lifetime(Enum):
-    """How long an exclusion holds. What is measured with `force` asks neither journal nor record."""
+    """How long an exclusion holds. A search with `force` asks neither journal nor record."""
 
     SEARCH = "this search"
     PROCESS = "this process"
@@ -24,7 +24,7 @@ class Lifetime(Enum):
 
 
 class Reason(Enum):
-    """Why a config is excluded, for how long, its status in the record, and for people what follows of a skip."""
+    """Why a config is excluded, for how long, its status in the record, and what the user can do."""
 
     PASSING = "memory was full, or a limit of time passed", Lifetime.SEARCH
     NOT_COMPILED = "it does not compile for calls like this, or certainly needs too much memory", Lifetime.PROCESS
@@ -43,14 +43,14 @@ class Reason(Enum):
 
 
 class Exclusion(NamedTuple):
-    """Why a config is not tried, and the same in words, as a record keeps them."""
+    """The reason, and its text in the record."""
 
     reason: Reason
     words: str
 
 
 class Exclusions(dict[Hashable, dict[str, Exclusion]]):
-    """Configs that are not tried, by kind of calls: those of a key, by its digest, or those that compile alike."""
+    """Configs to skip, by kind of call: the digest of a key, or the compile class."""
 
     def add(self, calls: Hashable, identity: str, reason: Reason, words: str) -> None:
         """Exclude a config from now on."""
@@ -59,11 +59,11 @@ class Exclusions(dict[Hashable, dict[str, Exclusion]]):
             self.pop(next(iter(self)), None)
 
     def of(self, calls: Hashable) -> Mapping[str, Exclusion]:
-        """What is excluded for calls of a kind, by identity."""
+        """Configs to skip for a kind of call, by identity."""
         return self.get(calls, {})
 
     def without(self, calls: Hashable, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What is given by identity, less what is excluded."""
+        """`given` without the excluded configs."""
         return {name: value for name, value in given.items() if name not in self.of(calls)}
 
 
@@ -71,17 +71,17 @@ process = Exclusions()
 
 
 def remember(compile_class: Hashable | None, not_compiled: Mapping[str, str]) -> None:
-    """Exclude what does not compile for all calls that compile alike. Never for a full memory or a limit of time."""
+    """Exclude configs that do not compile, for all calls that compile alike."""
     if compile_class is not None:
         for identity, words in not_compiled.items():
             process.add(compile_class, identity, Reason.NOT_COMPILED, words)
 
 
 def of_search(digest: str, compile_class: Hashable | None, journal: Journal) -> dict[str, Exclusion]:
-    """What a search for a key does not try, by identity.
+    """Configs that a search for a key skips, by identity.
 
     Args:
-        compile_class: Calls that have this in common compile alike; None where that is not known.
+        compile_class: Shared by calls that compile alike; None if unknown.
     """
     lost = dict.fromkeys(journal.lost, Exclusion(Reason.LOST, "Crashed: it left the device in an error state"))
     words = "Crashed: a process ended while this config was launched for the first time"
@@ -90,10 +90,10 @@ def of_search(digest: str, compile_class: Hashable | None, journal: Journal) -> 
 
 
 def measured(known: Mapping[str, Timing], journal: Journal, again: bool) -> dict[str, Timing]:
-    """The timings of a record that still hold, by identity; a config that ended two processes has failed for good.
+    """Timings of a record that still hold; a config that crashed twice has failed for good.
 
     Args:
-        again: Whether a config that ended one process, which may have been killed from outside, is tried once more.
+        again: Try a config once more that crashed once: the process may have been killed from outside.
     """
     found = {}
     for identity, timing in known.items():
@@ -108,13 +108,13 @@ TWICE = "Crashed: two processes ended while this config was launched for the fir
 
 
 class SharedMemory:
-    """What configs of one call need, by what they have in common besides their stages.
+    """Predicts the shared memory of configs that differ only in their stages.
 
-    The need grows evenly with the number of stages, or not at all: so in all 12 groups of three stages of a list of 36
-    attention configs, Triton 3.9 for sm_90. Two that are compiled tell the others.
+    The need grows linearly with the stages or not at all (all 12 groups of 36 attention configs, Triton 3.9, sm_90), so
+    two compiled configs predict the others.
 
     Args:
-        limit_bytes: What a program may use; None where that is not known, and nothing is refused.
+        limit_bytes: What a program may use; None if unknown, then nothing is refused.
     """
 
     def __init__(self, limit_bytes: int | None) -> None:
@@ -123,17 +123,17 @@ class SharedMemory:
         self._guard = threading.Lock()
 
     def note(self, config: Any, compiled: Any) -> None:
-        """Take note of what a compiled config needs."""
+        """Note what a compiled config needs."""
         need = getattr(getattr(compiled, "metadata", None), "shared", None)
         if isinstance(need, int):
             with self._guard:
                 self._needs.setdefault(_group(config), {})[config.num_stages] = need
 
     def refuse(self, config: Any) -> None:
-        """Do nothing, unless a config certainly needs too much.
+        """Raise if a config certainly needs too much.
 
         Raises:
-            OutOfResources: It does; Triton's own error, which says that it was predicted.
+            OutOfResources: Triton's own error, saying that it was predicted.
         """
         with self._guard:
             known = sorted(self._needs.get(_group(config), {}).items())

@@ -1,4 +1,4 @@
-"""What the failure of a config means: its text, whether it lies in the config, and the errors of a search."""
+"""What the failure of a config means, and the errors of a search."""
 
 from __future__ import annotations
 
@@ -9,49 +9,47 @@ from contextlib import contextmanager
 from autotuned.errors import AllConfigsFailedError, AutotunedError, DeviceLostError, LeftOutError, OutOfMemoryError
 
 _RESOURCES = ("OutOfResources", "OutOfMemoryError", "PTXASError")
-# The driver's words for a launch that it did not begin; nothing of the kernel has run then.
+# How the driver words a launch that it refused before the kernel ran.
 _REFUSALS = ("invalid argument", "too many resources requested", "invalid configuration", "invalid cluster")
 _NO_ROOM = ("out of memory", "can't allocate memory", "cannot allocate memory", "cudaerrormemoryallocation")
 
 
 def describe(error: Exception) -> str:
-    """Type and text of an exception: what is kept of it. Its traceback would keep the caller's tensors alive."""
+    """Type and text of an exception, kept in its place: its traceback would keep the caller's tensors alive."""
     return str(error) if isinstance(error, LeftOutError) else f"{type(error).__name__}: {error}"
 
 
 def note(error: BaseException, text: str) -> None:
-    """Add a line below an exception's own text; Python 3.10 keeps it, and does not print it."""
+    """Add a note to an exception; Python 3.10 keeps it without printing it."""
     if text in getattr(error, "__notes__", ()):
         return
     if hasattr(error, "add_note"):
-        BaseException.add_note(error, text)  # type: ignore[attr-defined]  # not what its class makes of it
+        BaseException.add_note(error, text)  # type: ignore[attr-defined]  # bypassing overrides
     else:
         vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), text]
 
 
 def let_go(error: BaseException | None) -> None:
-    """Strip an exception, and what it came from, of frames: Triton 3.6 keeps the exception of a kernel for good."""
+    """Strip an exception and its causes of frames: Triton 3.6 keeps the exception of a kernel forever."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
 
 
 def is_resource_error(error: Exception) -> bool:
-    """Whether a config asks for more than the device has: every config of a list may, and none is a user's bug."""
+    """Whether a config asks for more than the device has, which is no bug of the user's."""
     return type(error).__name__ in _RESOURCES
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Whether the same may succeed where more memory is free: the device's as torch, Triton or the driver say it, or
-    the host's.
-    """
+    """Whether device or host memory ran out, as torch, Triton or the driver say it."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _NO_ROOM)
 
 
 def no_room(kernel: str, reason: str) -> OutOfMemoryError:
-    """The error for a search that was given up for want of memory."""
+    """The error of a search that ran out of memory."""
     return OutOfMemoryError(
         f"`{kernel}`: there is no room to tune now ({reason}). Tune before memory is taken, or name what is written in "
         "restore_value=.",
@@ -60,10 +58,10 @@ def no_room(kernel: str, reason: str) -> OutOfMemoryError:
 
 
 def device_lost(kernel: str, error: Exception, config: str = "") -> DeviceLostError:
-    """The error for a device that cannot be used any more in this process.
+    """The error for a device that is unusable in this process.
 
     Args:
-        config: The label of the config that ran; empty if the device was lost before any did.
+        config: Label of the config that ran; empty if the device was lost before.
     """
     culprit = f"config {config} left" if config else "before this search began something had left"
     innocent = "other configs are not" if config else "no config is"
@@ -77,11 +75,7 @@ def device_lost(kernel: str, error: Exception, config: str = "") -> DeviceLostEr
 
 @contextmanager
 def no_room_for(kernel: str) -> Iterator[None]:
-    """Around a search: if memory runs out, and sparing some was not enough, it is the search that has no room.
-
-    Raises:
-        OutOfMemoryError: In place of torch's, Triton's and the driver's.
-    """
+    """Turn running out of memory during a search into `OutOfMemoryError`."""
     try:
         yield
     except Exception as error:
@@ -93,8 +87,8 @@ def no_room_for(kernel: str) -> Iterator[None]:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether it says nothing of the config: memory that was full, a limit of time, or what CUDA allows nobody while
-    another thread captures a graph in the mode "global".
+    """Whether an error is not the config's: full memory, a timeout, or a CUDA call forbidden while another thread
+    captures a graph in mode "global".
     """
     if isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutExpired":
         return True
@@ -102,16 +96,16 @@ def is_passing(error: Exception) -> bool:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether a launch was refused before anything of the kernel ran, for what the config asks."""
+    """Whether a launch was refused before the kernel ran, for what the config asks."""
     if type(error).__name__ == "OutOfResources":
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _REFUSALS)
 
 
 def all_failed(kernel: str, failed: Sequence[tuple[str, str]]) -> AllConfigsFailedError:
-    """The error for a search that nothing survived: each reason with the configs it stopped.
+    """The error of a search in which every config failed: each reason with its configs.
 
-    Those that want too much of one resource are one group: its reason is that of the least, the others say their own.
+    Configs that exceed the same resource are grouped under the smallest need.
 
     Args:
         failed: Reason and label of each config.
@@ -128,11 +122,11 @@ def all_failed(kernel: str, failed: Sequence[tuple[str, str]]) -> AllConfigsFail
     )
 
 
-_REQUIRED = re.compile(r"(?<=Required: )\d+")  # as Triton says it, with the limit behind it
+_REQUIRED = re.compile(r"(?<=Required: )\d+")  # in Triton's message
 
 
 def _by_resource(reasons: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, list[str]]]:
-    """Reasons that differ in what is required only, as one; in the order in which they first came."""
+    """Reasons that differ only in the required amount, grouped; in order of appearance."""
     groups: dict[str, list[tuple[int, str]]] = {}
     for reason in reasons:
         required = _REQUIRED.search(reason)
@@ -145,19 +139,19 @@ def _by_resource(reasons: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, li
 
 
 class Backoff:
-    """Ever longer pauses, counted in calls, before something is tried again that failed for want of memory."""
+    """Growing pauses, counted in calls, before retrying what failed for lack of memory."""
 
     def __init__(self) -> None:
-        self._left: dict[str, tuple[int, int]] = {}  # name -> calls still to skip, and the pause before the next try
+        self._left: dict[str, tuple[int, int]] = {}  # by name: calls left to skip, next pause
 
     def is_due(self, name: str) -> bool:
-        """Whether it may be tried at this call."""
+        """Whether to try at this call."""
         left, pause = self._left.get(name, (0, 0))
         if left:
             self._left[name] = left - 1, pause
         return not left
 
     def failed(self, name: str) -> None:
-        """The next call may try once more; after that 1, 3, 7, ... calls are skipped."""
+        """Retry at the next call; after further failures skip 1, 3, 7, ... calls."""
         _, pause = self._left.get(name, (0, 0))
         self._left[name] = pause, 2 * pause + 1

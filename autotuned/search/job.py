@@ -1,4 +1,4 @@
-"""What one search is given, what it tells while it runs, and what it finds."""
+"""The input, the progress and the result of a search."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autotuned.tunable.call import Call, Hooks, Tunable
 from autotuned.typed_json import Json
 
 log = logging.getLogger("autotuned")
-MUCH_BYTES = 256 << 20  # copied for nothing: worth a line that says how to avoid it
+MUCH_BYTES = 256 << 20  # unneeded copies above this are worth a hint
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,12 @@ class Progress:
 
     Attributes:
         kernel: Name of what is tuned.
-        done, total: Configs launched at least once, and all that are to be.
+        done, total: Configs launched at least once, and all to be launched.
         config: Label of the config under test.
         best, best_us: Label and median of the fastest so far.
-        stage: What is done to it: "compiling", "launching" or "sampling"; "waiting" while nothing is: for another
-            search to end, or for the reference to compute.
-        identity: The text that identifies it.
-        compiling: What else is being compiled, by identity, and for how many seconds already.
+        stage: "compiling", "launching" or "sampling"; "waiting" for another search to end or the reference to finish.
+        identity: Identity of the config under test.
+        compiling: Seconds since each config that is being compiled began, by identity.
     """
 
     kernel: str
@@ -57,26 +56,27 @@ Observer = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Job:
-    """Everything one search needs.
+    """Everything a search needs.
 
     Attributes:
-        configs: The live configs of the candidates, by identity, in list order.
-        restore: Names to protect, None to find out; `zero`: names zeroed before each trial.
-        named: Those that this call's decoration protects, where others asked for more; None for those of `restore`.
-        checked: The check as records hold it. `stricter`: one that also covers what others asked of the reference.
+        configs: Live configs by identity, in list order.
+        restore: Names to protect; None to detect them. `zero`: names zeroed before each trial.
+        named: Names that this call's decorator protects, if other callers asked for more; None if equal to `restore`.
+        checked: The check as records store it. `stricter`: one that also covers what other callers asked of the
+            reference.
         known: Timings of an earlier search, by identity; these configs are not measured again.
-        incumbent: Of these, the one to beat: measured again beside configs that are new.
-        is_proven: Whether the incumbent has beaten what runs without tuning.
-        untuned: The config that runs without tuning, by identity: it stays in the race, and what wins must beat it.
-        all_stay: None leaves the race before there are finalists.
-        spare: The same where the user's list does not have it: where the whole list fails, the search has failed.
-        objective: What of a call is timed: "kernel" or "call" (`timers`).
-        budget_s: The search stops after this many seconds with what it has; None never.
-        on_timing: Told of each timing as it is measured, and again when there are more samples of it.
-        watch: Find out what is written also where `restore` is given.
-        compile_class: Calls that have this in common compile alike; None where that is not known.
-        likely: Configs to try first, by identity: they won for calls like this one.
-        excluded: Configs that are not tried, and why, by identity.
+        incumbent: The winner of the earlier search, measured again next to new configs.
+        is_proven: Whether the incumbent has beaten the untuned config.
+        untuned: Identity of the config that runs untuned: it stays in the race, and the winner must beat it.
+        all_stay: Drop no config before the finals.
+        spare: The untuned config if it is not in the user's list: the search fails if the whole list fails.
+        objective: What is timed: "kernel" or "call" (`timers`).
+        budget_s: Stop after this many seconds with the results so far; None for no limit.
+        on_timing: Called with each timing, and again when it has more samples.
+        watch: Detect what is written even if `restore` is given.
+        compile_class: Shared by calls that compile alike; None if unknown.
+        likely: Identities of configs to try first: they won for similar calls.
+        excluded: Configs to skip, with the reason, by identity.
     """
 
     tunable: Tunable
@@ -114,19 +114,19 @@ class Job:
 
 
 def timer_of(tunable: Tunable, call: Call, do_bench: Callable[..., Any] | None, objective: str = "kernel") -> Timer:
-    """What measures a call: the user's benchmark, else the timer of the device that the call runs on."""
+    """The user's benchmark, else the timer of the device that the call runs on."""
     timer = timers.for_device(tunable.device(call), objective)
     return timer if do_bench is None else GivenTimer(do_bench, timer)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What there is to say of a search whose race was noisy.
+    """Details of a search whose race was noisy.
 
     Attributes:
-        spread: Over how much of its median the middle 60% of the winner's samples spread.
-        slowed: Whether heat or the hardware held the clocks down.
-        waited_s: How long it waited for calm. `repeated`: whether there was time for another race.
+        spread: Relative width of the middle 60% of the winner's samples.
+        slowed: Whether heat or hardware held the clocks down.
+        waited_s: How long the search waited for calm. `repeated`: whether it raced again.
     """
 
     spread: float
@@ -135,23 +135,23 @@ class Noise:
     repeated: bool
 
     def to_json(self) -> dict[str, Json]:
-        """As the provenance of a record has it."""
+        """As in the provenance of a record."""
         return {"spread": round(self.spread, 4), "slowed": self.slowed, "waited_s": self.waited_s,
                 "repeated": self.repeated}  # fmt: skip
 
 
 @dataclass
 class Outcome:
-    """What a search found; `winner` is None while it is not finished.
+    """The result of a search; `winner` is None until it finishes.
 
     Attributes:
-        written: Names of the arguments that were restored. `unnamed`: those written that no list names.
-        regime: The conditions under which times were taken, as the timer names them.
-        noise: What there is to say of a race that was noisy; None of another.
-        unconfirmed: The config, by identity, that would have won had the budget left time for the last comparison.
-        members: What was found for each call of a bucket.
-        one_answer_us: The time that the user's benchmark gave to all configs alike, where it did.
-        copied_bytes, needed_bytes: What was copied aside, and how much of that is written.
+        written: Arguments that were restored. `unnamed`: written arguments that no list names.
+        regime: Conditions of the measurement, as the timer names them.
+        noise: Set if the race was noisy.
+        unconfirmed: Identity of the config that was ahead when the budget ended before the final duel.
+        members: Results for each call of a bucket.
+        one_answer_us: The time that the user's benchmark returned for every config, if it did.
+        copied_bytes, needed_bytes: Size of all copies, and of those that were written to.
     """
 
     timings: list[Timing] = field(default_factory=list)
@@ -170,13 +170,13 @@ class Outcome:
     members: dict[str, Json] = field(default_factory=dict)
 
     def record(self, key: Key, seconds: float, provenance: Mapping[str, Any], restore: Restore = None) -> TuningRecord:
-        """What is kept of it.
+        """The record to store.
 
         Args:
             key: What was tuned.
-            seconds: How long the search took.
-            provenance: What else there is to say of how it was measured.
-            restore: What was put back around trials.
+            seconds: Duration of the search.
+            provenance: Further facts on how it was measured.
+            restore: What was restored around trials.
         """
         by_name = {timing.identity: timing for timing in self.timings}
         won, unconfirmed = by_name.get(self.winner or ""), by_name.get(self.unconfirmed or "")
@@ -197,7 +197,7 @@ class Outcome:
         )  # fmt: skip
 
     def advice(self, kernel: str, automatic: bool) -> Iterator[tuple[str, str]]:
-        """Lines that are worth saying once, each with what it is about: what the user could name in a list."""
+        """Hints to print once, each with its topic: which arguments to name in a list."""
         if automatic and self.copied_bytes - self.needed_bytes > MUCH_BYTES:
             yield (
                 "copies",

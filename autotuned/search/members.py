@@ -1,4 +1,4 @@
-"""One search over several calls of a bucket: each is raced by itself, then the best of them, and one config wins."""
+"""One search over several calls of a bucket: race each call by itself, then the best configs over all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from autotuned.search.timers import GivenTimer
 from autotuned.store.record import Quality, Timing
 from autotuned.typed_json import Json
 
-# Those within this ratio of the best over all members are raced once more, so many of them at most: a config that was
-# never the fastest of a member may be the best of all, and left each race after a few samples.
+# At most this many configs within this ratio of the best over all members race again: a config that was fastest for no
+# member, and left each race early, may be the best over all.
 FINAL_RATIO, FINALISTS = 1.1, 8
-OF_EACH = 3  # of a space members have tried different configs: the fastest of each that not all have are among them
-CHALLENGES = 3  # so many configs are compared with what runs untuned, one after the other
+OF_EACH = 3  # in a space, members try different configs: also race the fastest of each that others have not tried
+CHALLENGES = 3  # configs that may duel with the untuned one
 
 _NOTHING = Timing({})
 
@@ -29,10 +29,9 @@ class Member:
     """A call of a bucket.
 
     Attributes:
-        sizes: Of the arguments that are in the key by their bucket.
-        count: How often it was called, as far as that is known.
-        job: Its search.
-        has_default: Whether what it runs untuned was given by `default=`, to which nothing may lose.
+        sizes: Values of the bucketed arguments.
+        count: How often it was called, if known.
+        has_default: Whether `default=` gave its untuned config, to which nothing may lose.
     """
 
     sizes: Mapping[str, Json]
@@ -42,14 +41,14 @@ class Member:
 
 
 def run(members: Sequence[Member], outcome: Outcome, by: str, first: Callable[[Member, Outcome], None]) -> None:
-    """Choose one config for all members; `outcome` as `search.run` leaves it, with times of all members together.
+    """Choose one config for all members; fills `outcome` like `search.run`, with times over all members.
 
     Args:
-        by: "mean": the geometric mean of its times over those of the best of each member; "worst": the largest of them.
+        by: "mean": geometric mean of the times relative to each member's best; "worst": the largest of these ratios.
         first: Runs the search of one member.
 
     Raises:
-        AllConfigsFailedError: Nothing runs for any of them.
+        AllConfigsFailedError: Nothing runs for any member.
         Exception: As `search.run`.
     """
     together = _Together(members, by)
@@ -61,8 +60,6 @@ def run(members: Sequence[Member], outcome: Outcome, by: str, first: Callable[[M
 
 
 class _Together:
-    """The state of one search over members."""
-
     def __init__(self, members: Sequence[Member], by: str) -> None:
         self._members, self._by = members, by
         self._found: list[tuple[Member, Outcome, dict[str, Timing]]] = []
@@ -71,7 +68,7 @@ class _Together:
         self._untuned = {member.job.untuned for member in members}
 
     def measure(self, first: Callable[[Member, Outcome], None]) -> None:
-        """Search for each member by itself; one for which nothing runs is left out."""
+        """Search for each member by itself; skip members for which nothing runs."""
         failed: AllConfigsFailedError | None = None
         for place, member in enumerate(self._members):
             share_s = self._left_s() / (len(self._members) - place + 1)
@@ -89,7 +86,7 @@ class _Together:
             raise failed
 
     def choose(self, outcome: Outcome) -> None:
-        """Race the best of all members again, and confirm the winner against what each runs untuned."""
+        """Race the best of all members again, and confirm the winner against each member's untuned config."""
         scores = self._scores()
         if not scores:
             job = self._members[0].job
@@ -113,7 +110,7 @@ class _Together:
     # -- scores --------------------------------------------------------------------------------------------------
 
     def _scores(self) -> dict[str, float]:
-        """How many times slower each is than the best of the members; of those that run for the most members."""
+        """Slowdown against the members' best, for the configs that run for the most members."""
         ratios: dict[str, list[float]] = {}
         for _, _, times in self._found:
             usable = {name: timing.median_us or math.inf for name, timing in times.items() if timing.usable}
@@ -137,7 +134,7 @@ class _Together:
     # -- races ---------------------------------------------------------------------------------------------------
 
     def _race(self, names: Sequence[str]) -> None:
-        """Race some configs for each member; all of them stay until they are known well."""
+        """Race some configs for each member; none leaves before the finals."""
         for index, (member, found, times) in enumerate(self._found):
             fresh = self._again(member, names, all_stay=True)
             if fresh is not None:
@@ -146,7 +143,7 @@ class _Together:
                 self._found[index] = member, found, {**times, **{one.identity: one for one in fresh.timings}}
 
     def _again(self, member: Member, names: Sequence[str], all_stay: bool = False) -> Outcome | None:
-        """A race of some configs of one member alone; None where none of them runs, or time is up."""
+        """A race of some configs for one member; None if none runs or time is up."""
         job, left_s = member.job, self._left_s()
         configs = {name: job.configs[name] for name in names if name in job.configs}
         if not configs or left_s <= 0:
@@ -200,7 +197,7 @@ class _Together:
         return max(losses, default=1.0)
 
     def _vs_default(self, name: str) -> list[tuple[Member, float | None]]:
-        """For each member, the time of what it runs untuned over that of a config."""
+        """For each member, the untuned time over the time of a config."""
         found = []
         for member, _, times in self._found:
             base, mine = times.get(member.job.untuned or "", _NOTHING), times.get(name, _NOTHING)
@@ -211,10 +208,9 @@ class _Together:
     def _left_s(self) -> float:
         return self._deadline_s - time.monotonic()
 
-    # -- what is kept --------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------
 
     def note(self, outcome: Outcome) -> None:
-        """Write down what was found of each member, and of all together."""
         outcome.timings = self._combined()
         for _, found, _ in self._found:
             outcome.compile_s += found.compile_s
@@ -232,7 +228,7 @@ class _Together:
         ]}  # fmt: skip
 
     def _combined(self) -> list[Timing]:
-        """Each config's times over the members that may have it; left out where one of them has not measured it."""
+        """Times over the members that have a config; omitted if one of them has not measured it."""
         bests = [
             min((one.median_us or math.inf for one in times.values() if one.usable), default=math.inf)
             for _, _, times in self._found

@@ -1,4 +1,4 @@
-"""The race of one search: who takes part, what it is run on, once more where it was noisy, and the last duel."""
+"""The race within a search: who takes part, when to repeat it, and the final duel."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from autotuned.search.trials import Board
 from autotuned.store import locks
 from autotuned.store.record import Quality
 
-FAR_OFF_UNWARMED = 2.0  # while others are compiled, this many times the best is out; in the race it is less
-# A race that ended noisy waits for calm: until a probe of the untuned config spreads no more than a choice that is not
-# noisy, and clocks are up. No longer than ten times what the race took: a short one is not worth 10 s.
+FAR_OFF_UNWARMED = 2.0  # like `race.FAR_OFF`, while others compile
+# After a noisy race, wait until a probe of the untuned config is calm and clocks are up, for at most ten times the
+# race's duration.
 PATIENCE_S, PATIENCE_RACES = 10.0, 10.0
 PROBE, PAUSE_S, LONGEST_PAUSE_S = 8, 0.05, 0.5
 
 
 class Racing:
-    """Takes the samples that the configs of one search are compared by.
+    """Takes the samples by which a search compares configs.
 
     Args:
-        catching: Given a trial, a context that turns an exception into its error.
-        compiling: What else is being compiled, by identity, for how many seconds.
+        catching: Returns a context that stores an exception as the trial's error.
+        compiling: Seconds since each config that is being compiled began, by identity.
 
     Attributes:
-        steady: Whether the device ran as it should in the race that counts.
-        noise: What there is to say of a race that was noisy; None of another.
+        steady: Whether the device ran well in the race that counts.
+        noise: Details if the race was noisy, else None.
     """
 
     def __init__(
@@ -49,10 +49,9 @@ class Racing:
     # -- the race ------------------------------------------------------------------------------------------------
 
     def worth_racing(self) -> list[Trial]:
-        """All that run, less those that were far off while others were compiled.
+        """All that run, except those far off while others compiled.
 
-        What was measured then only serves to sort these out, and as an answer if there is no time for another: clocks
-        were not up yet.
+        Clocks were not up yet, so these samples only filter, and serve as an answer if there is no time for a race.
         """
         running = self._board.open()
         measured = [trial.median_us for trial in running if trial.samples_us]
@@ -66,13 +65,13 @@ class Racing:
         return racing
 
     def run(self, racing: Sequence[Trial], examine: Callable[[Sequence[Trial]], None]) -> None:
-        """Race them while no other search measures on the device; once more if that was noisy.
+        """Race under the GPU's lock; once more if it was noisy.
 
         Args:
-            examine: Told who survived the first samples.
+            examine: Called with those that survive the first samples.
         """
         timer, left_s = self._job.timer, max(0.0, self._sampling.left_s)
-        self._board.report(racing[0], "waiting")  # no config is to blame for how long another search takes
+        self._board.report(racing[0], "waiting")  # blame no config for another search
         with locks.gpu_locked(timer.device, min(locks.GPU_PATIENCE_S, left_s)):
             if not self._out_of_time:
                 self._guard.with_room(timer.warm_up)
@@ -85,7 +84,7 @@ class Racing:
         return race.race(trials, track, random_seed, self._board.untuned, self._job.all_stay)
 
     def _race_again(self, racing: Sequence[Trial], took_s: float) -> None:
-        """Once more, after a wait for calm, if the race was noisy."""
+        """If the race was noisy, wait for calm and race again."""
         ran = _measured(racing)
         is_noisy = self._job.timer.repeats and bool(ran) and self.winner(ran)[1] == "noisy"
         if is_noisy and not self._out_of_time:
@@ -94,7 +93,7 @@ class Racing:
             self._note_noise(_measured(ran), waited_s, repeated)
 
     def _repeat(self, ran: Sequence[Trial]) -> bool:
-        """The second race is what counts; False, and all is as it was, where time ran out first."""
+        """Race again; restores the first samples and returns False if time runs out."""
         before = [(list(trial.samples_us), trial.leader_us) for trial in ran]
         for trial in ran:
             trial.samples_us.clear()
@@ -112,7 +111,7 @@ class Racing:
             self.noise = Noise(self.winner(ran)[0].middle, not self.steady, round(waited_s, 3), repeated)
 
     def _wait_for_calm(self, probed: Trial, patience_s: float) -> float:
-        """Until a short probe of a config spreads no more than it may; for how many seconds that took."""
+        """Wait until a short probe is calm; returns the seconds waited."""
         start, pause_s = time.monotonic(), PAUSE_S
         patience_s = min(patience_s, self._sampling.left_s)
         while not self._is_calm(probed):
@@ -129,7 +128,7 @@ class Racing:
         trial.error = trial.error or probe.error
         return not probe.samples_us or (probe.middle <= race.NOISY and self._job.timer.ran_well())
 
-    # -- what it is run on ---------------------------------------------------------------------------------------
+    # -- sampling ------------------------------------------------------------------------------------------------
 
     def sample(self, trial: Trial, count: int) -> None:
         """Add samples to a trial that has not failed, while there is time."""
@@ -145,12 +144,12 @@ class Racing:
         )
 
     def _in_time(self, examine: Callable[[Sequence[Trial]], None], survivors: Sequence[Trial]) -> None:
-        """Check those still in the race, unless the deadline has passed: then the one that wins is checked."""
+        """Check the survivors, unless the deadline has passed: then only the winner is checked."""
         if not self._sampling.is_over:
             examine(survivors)
 
     def _turn(self, trials: Sequence[Trial], tells: bool = True) -> None:
-        """One sample of each, in this order; `tells` whoever keeps timings of those that were sampled by themselves."""
+        """One sample of each in this order; `tells` passes on the timing of those sampled one by one."""
         left = [trial for trial in trials if trial.error is None]
         if not left:
             return
@@ -160,7 +159,7 @@ class Racing:
         for trial in left:
             self.sample(trial, 1)
             if tells and (len(trial.samples_us) == race.FIRST_SAMPLES or trial.error):
-                self._board.tell(trial)  # a killed search loses no more than that
+                self._board.tell(trial)  # so that a killed search loses little
 
     def _tell(self, trials: Sequence[Trial]) -> None:
         for trial in trials:
@@ -175,13 +174,13 @@ class Racing:
 
     @property
     def _is_given(self) -> bool:
-        """Whether the user's benchmark has the word: it is asked for one answer, and that is taken."""
+        """Whether the user's benchmark measures: it is asked once."""
         return isinstance(self._job.timer, GivenTimer)
 
-    # -- who won -------------------------------------------------------------------------------------------------
+    # -- the winner ----------------------------------------------------------------------------------------------
 
     def winner(self, ran: Sequence[Trial]) -> tuple[Trial, Quality]:
-        """The trial to use among some with samples, and the quality of that choice."""
+        """The trial to use, and the quality of the choice."""
         untuned = self._board.untuned
         if untuned is None:
             untuned = next((one for one in ran if self._board.identity(one) == self._job.untuned), None)
@@ -189,16 +188,16 @@ class Racing:
         return race.winner(ran, self._job.timer.resolution_us, self.steady, index)
 
     def may_duel(self, best: Trial) -> bool:
-        """Whether there is something to compare the best with."""
+        """Whether there is an untuned config to compare the best with."""
         untuned = self._board.untuned
         same = untuned is None or untuned is best or bool(untuned.error)
         return not (same or self._is_given)
 
     def duel(self, best: Trial, untuned: Trial) -> race.Duel:
-        """The last comparison of the best with what runs without tuning, as far as the budget goes."""
+        """Compare the best with the untuned config, within the whole budget."""
         self._board.report(best, "sampling")
         self._sampling.use_all()
-        sample = partial(self._turn, tells=False)  # the race's samples are what is kept
+        sample = partial(self._turn, tells=False)  # records keep the race's samples
         return race.duel(best, untuned, race.Track(sample, recovers=self._ran_well))
 
 

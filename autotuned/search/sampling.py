@@ -1,4 +1,4 @@
-"""The samples of a search and its deadline: how many are taken at once, and when no other is taken."""
+"""Takes the samples of a search within its deadline."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from autotuned.search.timers import AnswerError
 from autotuned.search.trial import Trial, check_samples
 from autotuned.search.trials import Board
 
-DUEL_SHARE = 0.05  # of a budget is for the last comparison with what runs untuned: without it nothing else is chosen
+DUEL_SHARE = 0.05  # share of the budget for the final duel, without which nothing but the untuned config is chosen
 
 
 class Sampling:
     """Takes samples until the deadline has passed and a config has a time.
 
     Args:
-        job: The search; its budget begins now.
-        board: Its trials.
+        job: The search; its budget starts now.
 
     Attributes:
-        deadline_s: Of `time.monotonic`, for all but the last comparison; infinite without a budget.
+        deadline_s: On `time.monotonic`, for all but the final duel; infinite without a budget.
     """
 
     def __init__(self, job: Job, board: Board) -> None:
         self._job, self._board = job, board
-        self._early: dict[int, list[float]] = {}  # what was measured while others were compiled
-        self._cost_s: dict[int, float] = {}  # of one sample of a config, with all around it
+        self._early: dict[int, list[float]] = {}  # samples taken while others compiled
+        self._cost_s: dict[int, float] = {}  # of one sample of a config, overhead included
         budget_s = math.inf if job.budget_s is None else job.budget_s
         self.deadline_s, self._end_s = time.monotonic() + (1 - DUEL_SHARE) * budget_s, time.monotonic() + budget_s
 
@@ -39,7 +38,7 @@ class Sampling:
         return self.deadline_s - time.monotonic()
 
     def use_all(self) -> None:
-        """From now on the whole budget may be used."""
+        """Use the whole budget from now on."""
         self.deadline_s = self._end_s
 
     @property
@@ -49,14 +48,14 @@ class Sampling:
 
     @property
     def is_over(self) -> bool:
-        """Whether no other sample is to be taken."""
+        """Whether to take no further samples."""
         return self.left_s < 0 and self.answered
 
     def take(self, trial: Trial, count: int) -> None:
-        """Add samples to a trial; with a deadline no more at once than it seems to leave time for.
+        """Add samples to a trial; with a deadline in parts that fit the time left.
 
         Raises:
-            AnswerError: The user's benchmark gave what is no time.
+            AnswerError: The user's benchmark returned an invalid time.
             ValueError: A timer did.
         """
         for part in self._parts(trial, count):
@@ -68,9 +67,9 @@ class Sampling:
                 self._cost_s[trial.index] = (time.monotonic() - start) / part
 
     def turn(self, trials: Sequence[Trial]) -> bool:
-        """One sample of each at once; False where that cannot be, and each is to be taken by itself.
+        """One sample of each at once; False to sample each by itself instead.
 
-        So it is with a deadline, and where something fails: then it shows whose fault it is.
+        That is so with a deadline, and after an error, to see which config failed.
         """
         if self.deadline_s < math.inf:
             return False
@@ -101,13 +100,13 @@ class Sampling:
             raise AnswerError(f"`{name}`: do_bench for {config}: {error}") from None
 
     def set_aside(self, trials: Sequence[Trial]) -> None:
-        """Begin anew with some trials: while others were compiled, clocks were not up."""
+        """Start over for some trials: their samples were taken before the clocks were up."""
         for trial in trials:
             self._early[trial.index] = list(trial.samples_us)
             trial.samples_us.clear()
 
     def take_back(self, trials: Sequence[Trial]) -> None:
-        """Let those that a race had no time for keep what was measured before it."""
+        """Give trials without new samples their early ones back."""
         early, self._early = self._early, {}
         for trial in trials:
             trial.samples_us[:] = trial.samples_us or early.get(trial.index, [])

@@ -31,17 +31,17 @@ log = logging.getLogger("autotuned")
 
 
 def run(job: Job, outcome: Outcome) -> None:
-    """Measure the job's candidates and write what was found into `outcome`.
+    """Measure the job's candidates and write the results into `outcome`.
 
-    The caller's tensors are afterwards as they were given, also after an exception. On `KeyboardInterrupt` the
-    timings so far are in `outcome`.
+    The caller's tensors are restored afterwards, also after an exception. On `KeyboardInterrupt` the timings so far are
+    in `outcome`.
 
     Raises:
         AllConfigsFailedError: No candidate could be launched and timed.
         DeviceLostError: A config left the device in an error state, or it was in one before.
-        OutOfMemoryError: There is no room for the search now.
-        CheckError: The reference raises, or stands against most configs.
-        Exception: The one error that every config raised, if it is the same: it is the user's, not a config's.
+        OutOfMemoryError: Not enough free memory to search now.
+        CheckError: The reference raises, or disagrees with most configs.
+        Exception: The error that every config raised, if it is the same one: then it is the user's bug, not a config's.
     """
     search = _Search(job, outcome)
     try:
@@ -57,60 +57,57 @@ def run(job: Job, outcome: Outcome) -> None:
 
 
 class _Search:
-    """The state of one search."""
-
     def __init__(self, job: Job, outcome: Outcome) -> None:
         self._job, self._outcome = job, outcome
         self._ahead = CompileStream(job.tunable, job.call, job.journal)
         self._guard = Guard(job, self._ahead)
         self.board = Board(job)
         fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.likely)
-        if fresh and job.incumbent is not None:  # its old time was taken in other conditions than those of the new
-            fresh.append(job.incumbent)  # last: within a small budget the search must get on
+        if fresh and job.incumbent is not None:  # its old time was taken under other conditions
+            fresh.append(job.incumbent)  # last, so that a small budget is spent on new configs
         self.board.trials += [self.board.made(identity, self._guard.prepare) for identity in fresh]
         launches = Launches(self._launch, self._runs)
         self._comparison = Comparison(job, self.board, self._ahead, self._guard, launches) if job.check else None
-        self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
+        self._first_error: Exception | None = None  # raised if all fail with the same error
         self._checked: set[int] = set()
         self._earlier: list[Trial] = []  # measured by earlier searches, and may win
-        self._recalled: dict[str, Trial] = {}  # of configs with earlier timings, by identity
-        self._met: set[int] = set()  # those of them that this one has launched
-        self._stands_first: Trial | None = None  # whose results are expected by check="first"
+        self._recalled: dict[str, Trial] = {}  # trials of earlier timings, by identity
+        self._met: set[int] = set()  # recalled trials that this search has launched
+        self._stands_first: Trial | None = None  # the reference of check="first"
         self._lost = False
-        self._ran = 0  # configs that this search has launched without an error
+        self._ran = 0  # configs launched without an error
         self._sampling = Sampling(job, self.board)
         self._racing = Racing(job, self.board, self._sampling, self._guard, self._catching, self._ahead.running)
 
     def close(self) -> None:
-        """Put the caller's data back and drop what would keep it alive."""
+        """Restore the caller's data and drop every reference that would keep it alive."""
         self._guard.note(self._outcome)
         self._outcome.regime = dict(self._job.timer.regime)
         self._outcome.noise = self._racing.noise
         try:
             self._guard.release(self._lost)
         finally:
-            # What follows breaks reference cycles: the caller's tensors and the flush buffer must go when their last
-            # user goes, not when the garbage collector comes by. Tracebacks hold frames, and these the arguments.
+            # Break reference cycles: tensors and the flush buffer must be freed now, not by the garbage collector.
+            # Tracebacks hold frames, which hold the arguments.
             failures.let_go(self._first_error)
             self._first_error = self._comparison = self._stands_first = None
-            del self._racing  # it holds this
+            del self._racing  # it holds this search
             for trial in [*self.board.trials, *self._recalled.values()]:
                 trial.prepare = trial.launch = trial.finish = _nothing
             self._earlier.clear()
             self._recalled.clear()
             if self._guard.is_short and not self._lost:
-                self._job.timer.free()  # torch would keep it, and what loads a kernel had less than before
+                self._job.timer.free()  # torch would keep the memory
             self._job.journal.end()
 
     def forget(self) -> None:
-        """Drop every timing."""
         self.board.trials.clear()
 
     # -- compiling and the first launches --------------------------------------------------------------------------
 
     def measure(self) -> None:
-        """Compile, set aside what may be written, launch each config once as it is ready, then race those that ran."""
-        self._check_device()  # what broke it before, a kernel of the program or an earlier search, is no config's fault
+        """Compile, launch each config once as soon as it is ready, then race those that ran."""
+        self._check_device()  # a device that was lost before is no config's fault
         self.board.skip_excluded()
         start = time.perf_counter()
         self._launch_all()
@@ -126,7 +123,7 @@ class _Search:
             self._finish_hooks(racing[0])
 
     def _answer_late(self) -> None:
-        """Where the deadline has left nothing to choose from, go on with what it left out until one has a time."""
+        """If nothing was timed before the deadline, try the skipped configs until one has a time."""
         for trial in [trial for trial in self.board.trials if trial.error == ""]:
             if self._sampling.answered or list(self.board.usable()):
                 return
@@ -145,7 +142,7 @@ class _Search:
                 waiting.discard(ready.wanted.index)
                 self._meet(ready)
         for index in waiting:
-            self.board.trial(index).error = ""  # not tried, which is no failure: it is left out of the timings
+            self.board.trial(index).error = ""  # not tried, so omitted from the timings
 
     def _wanted(self, trial: Trial) -> Wanted:
         identity = self.board.identity(trial)
@@ -157,7 +154,7 @@ class _Search:
         self.board.report(self.board.trial(wanted.index), "compiling", self._ahead.running())
 
     def _meet(self, ready: Ready) -> None:
-        """Launch a config that is compiled, unless its binary has been launched; while others compile, sample it."""
+        """Launch a compiled config unless an equal binary was launched; sample it while others compile."""
         trial = self.board.trial(ready.wanted.index)
         with self._catching(trial):
             try:
@@ -177,12 +174,12 @@ class _Search:
         elif self._ahead.running() and self._job.timer.overlaps:
             self._racing.sample(trial, race.FIRST_SAMPLES)
             self.board.tell(trial)
-        elif self._sampling.deadline_s < math.inf:  # it may be all there is time for
+        elif self._sampling.deadline_s < math.inf:  # there may be no time for a race
             self._racing.sample(trial, 1)
             self.board.tell(trial)
 
     def _launch_first(self, trial: Trial) -> None:
-        """Protect, load and launch; learn what it writes; blame it if the device does not survive."""
+        """Protect, load and launch; learn what it writes; blame it if it loses the device."""
         self.board.report(trial, "launching", self._ahead.running())
         with self._catching(trial):
             self._guard.protect()
@@ -197,7 +194,7 @@ class _Search:
         self._ran += trial.error is None
 
     def _meet_again(self, trial: Trial) -> bool:
-        """Launch a config of an earlier search, once: this one does not know yet what it writes; whether it runs."""
+        """Launch a config of an earlier search once, to learn what it writes; whether it runs."""
         if trial.index in self._met:
             return trial.error is None
         self._met.add(trial.index)
@@ -219,17 +216,17 @@ class _Search:
     # -- what is expected ----------------------------------------------------------------------------------------
 
     def _examine(self, survivors: Sequence[Trial]) -> None:
-        """Check those still in the race."""
+        """Check the configs still in the race."""
         comparison = self._comparison
         if comparison is None or not survivors:
             return
         first = self._first() if comparison.is_with_first else None
-        stage = "launching" if first else "waiting"  # a slow reference is no config's fault
+        stage = "launching" if first else "waiting"  # blame no config for a slow reference
         self.board.report(first or survivors[0], stage)
         comparison.learn(survivors, first)
         for trial in survivors:
             self._check(comparison, trial)
-        if 2 * self.board.wrong > len(self._checked):  # is it the reference? Then all that ran must speak
+        if 2 * self.board.wrong > len(self._checked):  # perhaps the reference is wrong: ask all configs that ran
             for trial in [*self.board.open(), *filter(self._meet_again, self._known_others())]:
                 if trial.index not in self._checked:
                     self._check(comparison, trial)
@@ -237,7 +234,7 @@ class _Search:
             comparison.refuse_majority(self.board.wrong, len(self._checked))
 
     def _first(self) -> Trial:
-        """The first config of the list that runs: in this search, or measured by an earlier one and launched again."""
+        """The first config of the list that runs, in this search or launched again from an earlier one."""
         if self._stands_first is None:
             found = filter(None, map(self._running, self._job.configs))
             self._stands_first = next(found)
@@ -263,7 +260,7 @@ class _Search:
                 log.warning("`%s`: %s is dropped. %s", self._job.tunable.name, self.board.label(trial), difference)
 
     def _runs(self, trial: Trial, poisoned: Sequence[Any]) -> bool:
-        """Whether a config runs on poison; one that reads what was there may raise."""
+        """Whether a config runs on poisoned tensors; one that reads them may raise."""
         try:
             self._guard.with_room(partial(self._launch, trial, poisoned))
         except Exception as error:
@@ -296,12 +293,12 @@ class _Search:
         self._first_error = kept
 
     def _check_device(self, trial: Trial | None = None) -> None:
-        """Raise if the device is lost: by a trial, or before any was made."""
+        """Raise if the device is lost, by this trial or before the first one."""
         try:
             self._job.timer.synchronize()
         except Exception as error:
             if failures.is_passing(error):
-                return  # the device is as it was: the next launch may find room
+                return  # the device is fine: the next launch may find memory
             self._lost, label = True, ""
             if trial is not None:
                 self._job.journal.died(self.board.identity(trial))
@@ -312,26 +309,25 @@ class _Search:
         return self._sampling.left_s < 0
 
     def _has_run(self) -> bool:
-        """Whether a config has run, so that no other has to be compiled or launched after the deadline."""
+        """Whether a config has run: then nothing is compiled or launched after the deadline."""
         return self._ran > 0
 
     def _finish_hooks(self, trial: Trial) -> None:
-        """Triton's last word to a user's pre_hook: one reset without a launch after it."""
+        """Call the user's pre_hook a last time with `reset_only`, as Triton does."""
         if self._job.hooks.before is not None:
             config = self._job.configs[self.board.identity(trial)]
             self._job.hooks.before(self._job.call.full(config), reset_only=True)
 
     def raise_if_all_failed(self) -> None:
-        """Raise if nothing can be chosen from."""
         first, self._first_error = self._first_error, None
         try:
             self.board.raise_if_all_failed(first, self._ahead.excluded)
             failures.let_go(first)
         finally:
-            del first  # this frame is in its traceback: the two would keep each other, and the caller's tensors
+            del first  # its traceback holds this frame: a cycle that would keep the caller's tensors
 
     def choose(self, outcome: Outcome) -> None:
-        """Pick the winner among what was measured now and before."""
+        """Pick the winner among old and new measurements."""
         ran = [trial for trial in self.board.trials if trial.samples_us and not trial.error]
         if not any(self.board.identity(trial) == self._job.incumbent for trial in ran):
             self._earlier = [self._measured(identity, timing) for identity, timing in self.board.usable()]
@@ -353,7 +349,7 @@ class _Search:
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
     def _overruled(self, best: Trial, ran: Sequence[Trial]) -> tuple[Trial, Quality] | None:
-        """What runs without tuning and how sure that is, if the best does not beat it in a last duel; else None."""
+        """The untuned config and its quality if the best does not beat it in the final duel; else None."""
         untuned = self.board.untuned
         if not self._racing.may_duel(best):
             return None
@@ -375,7 +371,7 @@ class _Search:
         return untuned, duel.quality(self._job.timer.resolution_us)
 
     def _unconfirmed(self, best: Trial, untuned: Trial, ran: Sequence[Trial]) -> tuple[Trial, Quality] | None:
-        """What stays where time is up before the last comparison: what has won one before, else the untuned config."""
+        """The choice when time runs out before the duel: an incumbent that won one before, else the untuned config."""
         job, name = self._job, self.board.identity
         stays = next((trial for trial in ran if job.is_proven and name(trial) == job.incumbent), untuned)
         if stays is best:
@@ -386,20 +382,20 @@ class _Search:
         return stays, "noisy" if self._outcome.quality == "noisy" else "unresolved"
 
     def _measured(self, identity: str, timing: Timing) -> Trial:
-        """A config with what an earlier search has measured; asked for again, the same trial."""
+        """A trial with the times of an earlier search; the same object on each call."""
         if identity not in self._recalled:
             trial = self._recalled[identity] = self.board.made(identity, self._guard.prepare)
             trial.samples_us = timing.typical_us
         return self._recalled[identity]
 
     def _known_others(self) -> list[Trial]:
-        """The configs that earlier searches have measured, without those that this one measures."""
+        """Configs measured by earlier searches and not by this one."""
         ours = {trial.index for trial in self.board.trials}
         known = [(name, timing) for name, timing in self.board.usable() if self.board.place(name) not in ours]
         return [self._measured(name, timing) for name, timing in known]
 
     def _overrule(self, trials: Sequence[Trial]) -> None:
-        """Earlier timings of configs that fail now count no more."""
+        """Drop the earlier timings of configs that fail now."""
         self.board.trials += [trial for trial in trials if trial.error and trial not in self.board.trials]
 
 

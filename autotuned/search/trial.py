@@ -1,4 +1,4 @@
-"""A config with the samples that a search has of it."""
+"""A config with its samples in a search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
+NOISE_FLOOR = 0.003  # smallest relative spread that is believed
 
 
 @dataclass
@@ -15,9 +15,9 @@ class Trial:
     """One config in the race.
 
     Attributes:
-        index: Place in the list of candidates; earlier wins a tie.
-        launches: In one sample, which is their mean.
-        leader_us: The leader's median when it left the race; None while it takes part.
+        index: Position in the list of candidates; the earlier one wins a tie.
+        launches: Launches per sample, which is their mean.
+        leader_us: The leader's median when this trial left the race; None while in it.
         prepare: Restores, zeroes and runs hooks; not timed.
         launch: Launches the config once; timed.
         finish: Runs after the launch; not timed.
@@ -39,28 +39,28 @@ class Trial:
 
     @property
     def relative_error(self) -> float:
-        """Standard error of the median, relative: 1.2533 sigma / sqrt(n), sigma from the median deviation."""
+        """Relative standard error of the median: 1.2533 sigma / sqrt(n), sigma from the median deviation."""
         return 1.2533 * self.spread / math.sqrt(len(self.samples_us))
 
     @property
     def spread(self) -> float:
-        """Standard deviation of a sample, relative: from the median deviation, and not below the noise floor."""
+        """Relative standard deviation of a sample, from the median deviation; at least the noise floor."""
         median_us = self.median_us
         deviation_us = median([abs(sample - median_us) for sample in self.samples_us])
         return max(1.4826 * deviation_us / median_us, NOISE_FLOOR)
 
     @property
     def middle(self) -> float:
-        """Over how much of the median the middle 60% of the samples spread."""
+        """Width of the middle 60% of the samples, relative to the median."""
         return (self.percentile(0.8) - self.percentile(0.2)) / self.median_us
 
     def percentile(self, share: float) -> float:
-        """The sample below which `share` of all lie, in microseconds."""
+        """The sample below which `share` of all samples lie, in microseconds."""
         return sorted(self.samples_us)[min(int(share * len(self.samples_us)), len(self.samples_us) - 1)]
 
 
 def median(values: Sequence[float]) -> float:
-    """As `statistics.median`, at a third of its time: a race asks for thousands, while the device waits."""
+    """Like `statistics.median` in a third of its time: a race calls it thousands of times while the device waits."""
     ordered, half = sorted(values), len(values) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
@@ -69,7 +69,7 @@ def check_samples(samples_us: Sequence[float]) -> None:
     """Refuse times that no clock can have measured.
 
     Raises:
-        ValueError: A time is zero, negative, NaN or infinite; that is a failure of the config, not a fast one.
+        ValueError: A time is zero, negative, NaN or infinite.
     """
     for sample in samples_us:
         if not math.isfinite(sample) or sample <= 0:

@@ -1,4 +1,4 @@
-"""The trials of one search: which are open, which are one binary, and what is known of each."""
+"""The trials of a search: which are open, which share a binary, what is known of each."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ log = logging.getLogger("autotuned")
 
 
 class Board:
-    """Trials by their place in the list of candidates.
+    """The trials of a search.
 
     Attributes:
-        trials: Of the configs that this search measures.
-        duplicates: Trials of the same binary as another, which is measured for both, by index.
-        why: Why trials failed, where that is more than the text of an error, by index.
-        passed, failed_checks: Checks by which a config was found right, and wrong, by identity.
-        launched: How many have been launched at least once, or had no chance to be.
+        trials: One per config that this search measures.
+        duplicates: For trials with the same binary as another: the one measured for both, by index.
+        why: Why trials failed if the error's text does not say it all, by index.
+        passed, failed_checks: Checks that found a config right, and wrong, by identity.
+        launched: Number of configs launched at least once, or excluded from launching.
     """
 
     def __init__(self, job: Job) -> None:
@@ -40,15 +40,15 @@ class Board:
         self.launched = 0
 
     def place(self, identity: str) -> int:
-        """The index of a candidate."""
+        """Index of a candidate."""
         return self._identities.index(identity)
 
     def trial(self, index: int) -> Trial:
-        """The trial of a candidate that this search measures."""
+        """The trial with an index."""
         return next(trial for trial in self.trials if trial.index == index)
 
     def skip_excluded(self) -> None:
-        """Leave out what certainly fails: it ended a process, or did not compile for a call like this one."""
+        """Skip configs that are known to fail."""
         for trial in self.trials:
             excluded = self._job.excluded.get(self.identity(trial))
             if excluded is None or (excluded.reason is Reason.NOT_COMPILED and self.is_hooked(trial)):
@@ -64,11 +64,11 @@ class Board:
 
     @property
     def wrong(self) -> int:
-        """How many of those checked did not compute what is expected."""
+        """Number of configs whose results the check found wrong."""
         return sum(reason is Reason.WRONG for reason in self.why.values())
 
     def made(self, identity: str, restore: Callable[[], None]) -> Trial:
-        """A new trial of a config, whose preparation begins with `restore`."""
+        """A new trial of a config; `restore` runs first in its preparation."""
         job, config = self._job, self._job.configs[identity]
         arguments = job.call.full(config)
         whole = WholeCall(job, config) if job.objective == "call" else None
@@ -94,18 +94,18 @@ class Board:
         return Trial(self.place(identity), prepare, launch, finish)
 
     def identity(self, trial: Trial) -> str:
-        """The text that says which config this is."""
+        """Identity of the trial's config."""
         return self._identities[trial.index]
 
     def label(self, trial: Trial) -> str:
-        """The config in few words."""
+        """Short label of the trial's config."""
         return self._words(self._job.forms[self.identity(trial)])
 
     def _words(self, form: Mapping[str, Any]) -> str:
         return configs.label(form, self._job.tunable.has_options)
 
     def is_hooked(self, trial: Trial) -> bool:
-        """Whether user code runs before a launch: it may write, and may change what is compiled."""
+        """Whether user code runs before the launch: it may write, and may change what is compiled."""
         config = self._job.configs[self.identity(trial)]
         return config.pre_hook is not None or self._job.hooks.before is not None
 
@@ -115,7 +115,7 @@ class Board:
 
     @property
     def untuned(self) -> Trial | None:
-        """The trial of what runs without tuning, or of an equal binary, if this search measures it."""
+        """The trial of the untuned config, or of its duplicate, if this search measures it."""
         if self._job.untuned not in self._job.configs:
             return None
         place = self.place(self._job.untuned or "")
@@ -127,9 +127,7 @@ class Board:
         return [trial for trial in self.trials if trial.error]
 
     def pair(self, trial: Trial, first: Trial) -> Trial:
-        """Note that a trial is the same binary as one that was ready before it.
-
-        The earlier in the list stands for both.
+        """Mark a trial as a duplicate of one that was ready earlier; the earlier in the list stands for both.
 
         Returns:
             The trial that is measured.
@@ -150,10 +148,7 @@ class Board:
     # -- what is known -------------------------------------------------------------------------------------------
 
     def timings(self) -> list[Timing]:
-        """What is known of each candidate, in list order; configs that were never tried are left out.
-
-        So are those that met a full memory: that says nothing of the config, and it is tried again another time.
-        """
+        """Timings of the candidates in list order, without those never tried or stopped by a full memory."""
         found = {identity: self._judged(identity, timing) for identity, timing in self._job.known.items()}
         for trial in self.trials:
             if trial.index not in self.duplicates and self._is_worth_telling(trial):
@@ -163,7 +158,7 @@ class Board:
         return [found[identity] for identity in [*order, *(name for name in found if name not in order)]]
 
     def timing(self, trial: Trial) -> Timing:
-        """What measuring one config gave, and checking it."""
+        """Timing and verdicts of a trial."""
         return self._judged(self.identity(trial), self._measured(trial))
 
     def _measured(self, trial: Trial) -> Timing:
@@ -180,7 +175,7 @@ class Board:
         return timing.replace(passed=passed, failed=failed)
 
     def _same(self) -> dict[str, Timing]:
-        """Timings of the configs whose binary is that of an earlier one: these, under the other name."""
+        """Timings of duplicates: those of the measured config under the other name."""
         found = {}
         for index, first in self.duplicates.items():
             form = self._job.forms[self._identities[index]]
@@ -193,14 +188,14 @@ class Board:
         return found
 
     def usable(self) -> Iterator[tuple[str, Timing]]:
-        """Earlier times of candidates that did not fail this time."""
+        """Earlier timings of candidates that did not fail this time."""
         failed = {self.identity(trial) for trial in self.failed()}
         for identity, timing in self._job.known.items():
             if identity in self._job.configs and identity not in failed and timing.usable:
                 yield identity, timing
 
     def reasons(self) -> list[tuple[str, str]]:
-        """Reason and label of each config that failed now; of those that failed before if none was tried."""
+        """Reason and label of each config that failed; of earlier failures if none was tried now."""
         if failed := self.failed():
             return [(trial.error or "", self.label(trial)) for trial in failed]
         known = [(identity, timing) for identity, timing in self._job.known.items() if identity in self._job.configs]
@@ -212,11 +207,11 @@ class Board:
         return self.reason(trial).lifetime is not Lifetime.SEARCH and bool(trial.error or trial.samples_us)
 
     def raise_if_all_failed(self, first: Exception | None, excluded: Container[str]) -> None:
-        """Raise if nothing can be chosen from.
+        """Raise if there is nothing to choose from.
 
         Args:
-            first: The one error that every config raised, if it is the same.
-            excluded: Configs that did not compile, by identity.
+            first: The error that every config raised, if it is the same one.
+            excluded: Identities of configs that did not compile.
         """
         if list(self.usable()) or not all(map(self._is_out, self.trials)):
             return
@@ -233,12 +228,12 @@ class Board:
         raise failures.all_failed(kernel, self.reasons())  # now, or in an earlier search
 
     def _is_out(self, trial: Trial) -> bool:
-        """Whether a trial says nothing for the list: it failed, stands for another, or is not in the list."""
+        """Whether a trial cannot win for the list: it failed, is a duplicate, or is not in the list."""
         is_spare = self.identity(trial) == self._job.spare
         return bool(trial.error) or is_spare or trial.index in self.duplicates
 
     def raise_if_none(self, left: Sequence[Trial]) -> None:
-        """Raise if the check has left nothing."""
+        """Raise if the check rejected every config."""
         unchecked = [trial.error for trial in self.trials if self.reason(trial) is Reason.PASSING]
         if not left and unchecked:
             raise failures.no_room(self._job.tunable.name, unchecked[-1] or "")
@@ -246,12 +241,12 @@ class Board:
             raise failures.all_failed(self._job.tunable.name, self.reasons())
 
     def tell(self, trial: Trial) -> None:
-        """Tell whoever keeps timings one by one."""
+        """Pass a trial's timing to `on_timing`."""
         if self._is_worth_telling(trial):
             self._job.on_timing(self.timing(trial))
 
     def report(self, trial: Trial, stage: str, compiling: Mapping[str, float] | None = None) -> None:
-        """Tell whoever watches how far the search is, and what comes next."""
+        """Report progress to the observer."""
         if self._job.observer is None:
             return
         lead = _lead(self.trials)

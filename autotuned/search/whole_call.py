@@ -1,4 +1,4 @@
-"""One call of a config as a program makes it later: zeroing, the config's hook, and a launch without a look-up."""
+"""One call of a config as a program makes it: zeroing, the config's hook, and a launch without a look-up."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ from autotuned.tunable.kernel import TunableKernel
 
 
 class WholeCall:
-    """What `objective="call"` times.
-
-    The first call goes through Triton, as a program's first one does; later ones launch the compiled kernel itself
-    where that can be, by the Python launcher.
-
-    Args:
-        job: The search.
-        config: The live config.
-    """
+    """What `objective="call"` times: the first call goes through Triton, later ones launch directly if possible."""
 
     def __init__(self, job: Job, config: Any) -> None:
         self._job, self._config = job, config
@@ -31,7 +23,7 @@ class WholeCall:
         self._bound: Bound | None = None
 
     def __call__(self) -> Any:
-        """Make it."""
+        """Make one call."""
         if self._bound is not None:
             return self._bound.run(self._values, self._job.call.grid)
         if self._before is not None:

@@ -1,4 +1,4 @@
-"""`refresh`: newer choices of the store, made ready aside and put in the place of what is bound between launches."""
+"""`refresh`: prepare newer choices of the store aside, and swap them in between launches."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from autotuned.typed_json import Json
 if TYPE_CHECKING:
     from types import TracebackType
 
-SHARED_S = 5.0  # what a look waits for the shared store; what comes later is there at the next one
+SHARED_S = 5.0  # how long a look waits for the shared store; later records are found at the next look
 
 
 @dataclass
 class Swap:
-    """One key whose newer choice was taken, or was not.
+    """A key with a newer choice, swapped in or refused.
 
     Attributes:
-        before, after: The configs, for people.
-        launches: In how many entries of the launch table it has taken the other's place.
-        refused: Why it was not taken, or not for all of them; "" if it was.
+        before, after: Labels of the configs.
+        launches: Number of entries swapped in the launch table.
+        refused: Why it was not swapped, or not everywhere; "" if it was.
     """
 
     kernel: str
@@ -54,12 +54,12 @@ class Swap:
 
 @dataclass
 class Refreshed:
-    """What came of one look for newer choices.
+    """Result of one look for newer choices.
 
     Attributes:
-        keys: How many keys this process uses, for which something could be newer.
-        swaps: Those for which something was.
-        reason: Why no look was taken; "" if one was.
+        keys: Number of keys of this process that may have a newer choice.
+        swaps: Those that have one.
+        reason: Why there was no look; "" if there was.
     """
 
     keys: int = 0
@@ -69,19 +69,19 @@ class Refreshed:
 
     @property
     def swapped(self) -> list[Swap]:
-        """The keys that have a newer choice now."""
+        """Keys that have a newer choice now."""
         return [swap for swap in self.swaps if swap.launches]
 
     def to_json(self) -> dict[str, Json]:
-        """All of it."""
+        """All fields as JSON."""
         return {**asdict(self), "seconds": round(self.seconds, 3)}
 
 
 class Refresher:
-    """A thread that looks for newer choices now and then, until `close()` or the end of a `with` block.
+    """A thread that looks for newer choices at intervals, until `close()` or the end of a `with` block.
 
     Attributes:
-        latest: What came of the latest look; None before the first.
+        latest: Result of the latest look; None before the first.
     """
 
     def __init__(self, every_s: float, strict: bool) -> None:
@@ -91,7 +91,7 @@ class Refresher:
         self.begin_process()
 
     def begin_process(self) -> None:
-        """Start the thread, which a forked child needs anew."""
+        """Start the thread, also in a forked child."""
         self._stopped = threading.Event()
         threading.Thread(target=self._run, args=(self._stopped,), name="autotuned-refresh", daemon=True).start()
 
@@ -103,13 +103,12 @@ class Refresher:
                 env.warn_once(f"refresh {error!r}", "refresh: %s; it is tried again in %g s.", error, self._every_s)
 
     def close(self) -> None:
-        """Look no more; a second time does nothing."""
+        """Stop; may be called twice."""
         self._stopped.set()
         if self in _running:
             _running.remove(self)
 
     def __enter__(self) -> Refresher:
-        """The thread, which runs already."""
         return self
 
     def __exit__(
@@ -120,7 +119,7 @@ class Refresher:
 
 _running: list[Refresher] = []
 _lock = threading.Lock()  # one look at a time
-#: By tuner, of the records that were looked at: what is equal while a file is, and whether a seal was in the way.
+#: By tuner and digest: the stamp of the record that was looked at, and whether a seal refused it.
 _seen: weakref.WeakKeyDictionary[Tuner, dict[str, tuple[Any, bool]]] = weakref.WeakKeyDictionary()
 
 
@@ -142,25 +141,25 @@ def refresh(every_s: float, *, strict: bool = False) -> Refresher: ...
 
 
 def refresh(every_s: float | None = None, *, strict: bool = False) -> Refreshed | Refresher:
-    """Take newer choices that the store has for the calls of this process: now, or now and then in the background.
+    """Take newer choices from the store for the calls of this process: now, or at intervals in the background.
 
-    What another process has tuned meanwhile, such as `autotuned tune --follow`, is compiled or loaded on this thread
-    and then takes the place of what is bound, between two launches: a launch that hits neither waits nor asks. What
-    does not compile here, or may not under a seal, leaves the old choice in its place, and so does a pin in `.cache`.
+    What another process tuned meanwhile, such as `autotuned tune --follow`, is compiled or loaded on this thread and
+    then swapped in between two launches; launches that hit the table never wait. If it does not compile here, is
+    refused by a seal, or a pin in `.cache` is set, the old choice stays.
 
     Nothing is swapped while this thread captures a CUDA graph, nor in the modes "off" and "search". Under
-    `autotuned.sync` every rank must call this without `every_s`, the same number of times and at the same point of the
-    program: all ranks then swap the same keys, or none.
+    `autotuned.sync` every rank must call this without `every_s`, equally often and at the same points of the program:
+    then all ranks swap the same keys, or none.
 
     Args:
-        every_s: Seconds between two looks of a daemon thread, which goes on in forked children; None looks once, now.
-        strict: Swap in the mode "strict" too, whose runs are otherwise equal from beginning to end.
+        every_s: Seconds between two looks of a daemon thread, also in forked children; None looks once, now.
+        strict: Swap in the mode "strict" too, whose runs otherwise stay as they began.
 
     Returns:
         What was swapped; with `every_s` a handle, whose `close()` ends it.
 
     Raises:
-        OptionError: `every_s` is no number above 0.
+        OptionError: `every_s` is not a number above 0.
         SyncError: Under `autotuned.sync`, a rank did not call it in time; nothing is swapped.
     """
     if every_s is None:
@@ -172,7 +171,7 @@ def refresh(every_s: float | None = None, *, strict: bool = False) -> Refreshed 
 
 
 class _Used(NamedTuple):
-    """A key that this process uses, and what is bound for it, with one list of candidates."""
+    """A key that this process uses, with its bound launches, for one list of candidates."""
 
     tuner: Tuner
     key: Key
@@ -181,11 +180,10 @@ class _Used(NamedTuple):
     bounds: list[Bound]
 
     def label(self, config: Any) -> str:
-        """A config in a few words."""
         return self.tuner.chooser.label(config)
 
     def others(self, choice: Choice) -> list[Bound]:
-        """What is bound with another config than that of a choice."""
+        """Launches that are bound with another config than the choice's."""
         identity = self.tuner.chooser.state.identity
         return [one for one in self.bounds if identity(one.config) != identity(choice.config)]
 
@@ -206,14 +204,14 @@ def _refreshed(strict: bool, alone: bool) -> Refreshed:
 
 
 def _ask_shared(keys: set[Key]) -> None:
-    """Have newer records of the shared store kept in the user's own, where there is one; waits a while at most."""
+    """Let the shared store, if any, add newer records to the user's own; waits a short while."""
     store = connection.store() if env.has_store() else None
     if store is not None:
         store.ask(keys).wait(SHARED_S)
 
 
 def _why_not(strict: bool, alone: bool) -> str:
-    """Why no look may be taken now; "" if one may."""
+    """Why there can be no look now; "" if there can."""
     mode = env.current_mode()
     if mode in ("off", "search"):
         return f"mode {mode!r} serves nothing that is stored"
@@ -227,29 +225,27 @@ def _why_not(strict: bool, alone: bool) -> str:
 
 
 def _used_by(of: Tuner) -> Iterator[_Used]:
-    """The keys that a tuned function uses now."""
+    """Keys that a tuned function uses now."""
     found: dict[tuple[Key, int, Conditions], _Used] = {}
     for one in of.launcher.bounds():
         use: Chosen | None = one.use
         if use is None:
             continue
         needed, key = use.needed, use.key
-        if key is None:  # of what ships with a binary, for which none was made
+        if key is None:  # shipped with a binary, bound without a key
             key, needed = of.chooser.key(use.call), of.options.needs(of.tunable.name, use.live)
             one.use = use._replace(key=key, needed=needed)
         if of.chooser.state.keeps(key):
             found.setdefault((key, id(use.live), needed), _Used(of, key, use.live, needed, [])).bounds.append(one)
     yield from found.values()
     bound = {key for key, _, _ in found}
-    for key in [
-        key for key in list(of.chooser.state.choices) if key not in bound
-    ]:  # nothing is bound: it is asked anew
-        if _changed(of, key) is not None:
+    for key in list(of.chooser.state.choices):
+        if key not in bound and _changed(of, key) is not None:  # forget it, so that the next call looks it up
             of.chooser.state.choices.pop(key, None)
 
 
 def _changed(of: Tuner, key: Key) -> Any:
-    """What tells a key's record from the one that was looked at last; None if it is the same, or there is none."""
+    """Stamp of a key's record if it changed since the last look, else None."""
     try:
         found = os.stat(layout.record_path(key))
     except OSError:
@@ -260,7 +256,7 @@ def _changed(of: Tuner, key: Key) -> Any:
 
 
 def _newer(used: _Used) -> Choice | None:
-    """The choice that the store has for a key, if what is bound has another one."""
+    """The store's choice for a key if something is bound with another config."""
     stamp = _changed(used.tuner, used.key)
     if stamp is None:
         return None
@@ -274,7 +270,7 @@ def _newer(used: _Used) -> Choice | None:
 
 
 class _Ready(NamedTuple):
-    """What is to be swapped of one key."""
+    """What to swap for a key."""
 
     used: _Used
     choice: Choice
@@ -287,7 +283,7 @@ def _swap_alone(found: list[tuple[_Used, Choice]]) -> list[Swap]:
 
 
 def _made(used: _Used, choice: Choice) -> _Ready:
-    """Compile or load a choice for all that is bound for a key."""
+    """Compile or load a choice for all launches that are bound for a key."""
     others, start = used.others(choice), time.perf_counter()
     before = used.label(others[0].config) if others else ""
     choice = choice.replace(note=f"in place of {before}, by refresh")
@@ -296,10 +292,10 @@ def _made(used: _Used, choice: Choice) -> _Ready:
         try:
             chosen: Chosen = old.use._replace(choice=choice)
             with _beside_launches(chosen.device):
-                if choice.config.pre_hook is not None and chosen.call.has_descriptors:  # whose blocks it may set
+                if choice.config.pre_hook is not None and chosen.call.has_descriptors:  # it may set block shapes
                     choice.config.pre_hook(chosen.call.full(choice.config))
                 ready.pairs.append((old, used.tuner.bound_anew(chosen)))
-        except Exception as error:  # whatever the user's compiler, hooks and heuristics raise
+        except Exception as error:  # user hooks and heuristics may raise anything
             _refuse(ready, error)
     ready.swap.seconds = time.perf_counter() - start
     return ready
@@ -307,7 +303,7 @@ def _made(used: _Used, choice: Choice) -> _Ready:
 
 @contextlib.contextmanager
 def _beside_launches(device: int | None) -> Iterator[None]:
-    """On a GPU, without a harm to graphs that other threads capture meanwhile."""
+    """Work on a GPU without breaking graph captures of other threads."""
     if device is None:
         yield
         return
@@ -316,10 +312,10 @@ def _beside_launches(device: int | None) -> Iterator[None]:
 
 
 def _refuse(ready: _Ready, error: Exception) -> None:
-    """Note that a choice cannot be had for something that is bound: that stays as it is."""
+    """Note that a choice cannot be used for a bound launch, which stays."""
     used, cause = ready.used, error.error if isinstance(error, RefusedError) else error
     why = ready.swap.refused = failures.describe(cause)
-    if isinstance(cause, SealedError):  # it has said so itself
+    if isinstance(cause, SealedError):  # reported already
         _seen[used.tuner][used.key.digest] = _seen[used.tuner][used.key.digest][0], True
         return
     if failures.is_passing(cause):
@@ -337,7 +333,7 @@ def _refuse(ready: _Ready, error: Exception) -> None:
 
 
 def _swapped(ready: _Ready) -> Swap:
-    """Put what is ready in the place of what is bound, each between two launches."""
+    """Swap in what is ready."""
     used, swap = ready.used, ready.swap
     swap.launches = sum(used.tuner.launcher.swap(old, new) for old, new in ready.pairs)
     if swap.launches:
@@ -352,10 +348,9 @@ def _swapped(ready: _Ready) -> Swap:
 
 
 def _swap_together(used: list[_Used], found: list[tuple[_Used, Choice]]) -> list[Swap]:
-    """Swap what all ranks can, of what any of them has found.
+    """Swap the choices found by any rank that all ranks can use.
 
-    Raises:
-        SyncError: A rank did not call in time; nothing is swapped.
+    Raises `SyncError` if a rank did not call in time; nothing is swapped.
     """
     ranks = active.agreements[-1]
     proposed = {one.key.digest: _proposal(one, choice) for one, choice in found}
@@ -375,6 +370,6 @@ def _proposal(used: _Used, choice: Choice) -> Json:
 
 
 def _proposed(used: _Used, said: Json) -> Choice:
-    """The choice that a rank has proposed, among the candidates of this one."""
+    """A rank's proposed choice among this rank's candidates."""
     under = None if said["conditions"] is None else conditions.load(said["conditions"], "conditions")
     return Choice(used.live[said["config"]], Origin.STORE, where=f"rank {said['rank']}", conditions=under)

@@ -1,4 +1,4 @@
-"""`autotuned.restored()`: a process that was frozen, and goes on on another GPU perhaps, begins anew with it."""
+"""`autotuned.restored()`: start over after a process was restored, perhaps on another GPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from autotuned.resolve import tuner
 
 
 def restored() -> None:
-    """Forget what is bound to a device, and what is known of devices; stored choices and Triton's caches stay.
+    """Forget bound launches and what is known of devices; stored choices and Triton's caches stay.
 
-    For the hook that runs after a snapshot was restored, or after GPUs were partitioned anew, before the next launch.
-    The next call of each kernel asks which GPU it is on, looks its choice up under that, and is bound again.
+    For the hook that runs after a snapshot was restored or GPUs were repartitioned, before the next launch. The next
+    call of each kernel then finds its GPU and its choice, and is bound again.
     """
     device.forget()
     serve.forget()

@@ -11,13 +11,13 @@ from autotuned.errors import SpaceError
 
 
 class Constraint(Frozen):
-    """One constraint as it was given.
+    """A constraint as given.
 
     Attributes:
-        function: Says by its truth whether a config is a member.
-        label: How messages name it: its place in `where=` and its parameters.
-        needs: The names that it must be given.
-        takes: Further names that it takes where they are there.
+        function: Returns whether a config is a member.
+        label: Its name in messages: position in `where=` and parameters.
+        needs: Required names.
+        takes: Optional names.
         rest: Whether it takes all other names as keywords.
     """
 
@@ -32,10 +32,10 @@ class Constraint(Frozen):
 
         Args:
             parameters: Names of the space's parameters, in order.
-            arguments: Of the call, by name.
+            arguments: The call's arguments by name.
 
         Raises:
-            SpaceError: It names something that is neither.
+            SpaceError: It requires an unknown name.
         """
         known = {*parameters, *arguments}
         if unknown := [name for name in self.needs if name not in known]:
@@ -52,7 +52,7 @@ class Constraint(Frozen):
 
 
 class Bound(Frozen):
-    """A constraint for one call: `names` are the parameters that it reads, `fixed` the arguments of the call."""
+    """A constraint for one call, with the parameters `names` that it reads and `fixed` arguments of the call."""
 
     function: Callable[..., Any]
     label: str
@@ -60,10 +60,10 @@ class Bound(Frozen):
     fixed: Mapping[str, Any]
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Whether it holds for these values of `names`.
+        """Whether these values of `names` are allowed.
 
         Raises:
-            SpaceError: It raises.
+            SpaceError: The constraint raises.
         """
         given = dict(zip(self.names, values))
         try:
@@ -81,7 +81,7 @@ def checked(where: Any, parameters: Iterable[str]) -> tuple[Constraint, ...]:
     """`where=` as constraints.
 
     Raises:
-        SpaceError: One is no callable, or reads no parameter of the space.
+        SpaceError: One is not callable, or reads no parameter of the space.
     """
     given = (where,) if callable(where) else where
     if isinstance(given, str) or not isinstance(given, Iterable):

@@ -1,4 +1,4 @@
-"""Candidates of a call that are declared and not listed: a space's members, made into configs as they are named."""
+"""Candidates from a declared space: its members, made into configs on demand."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from autotuned.tunable.call import Call, Tunable, refuse_conflicts
 from autotuned.tunable.configs import Config
 from autotuned.typed_json import Json, canonical, encode
 
-KEPT = 16  # spaces of one kernel, by the arguments that constraints read
-WIDER = 1.1  # by how much more members a call must have to be searched anew: their number may be an estimate
-ADMITTED = 256  # members that are offered to a pruner until it keeps one
+KEPT = 16  # cached spaces of a kernel, by the arguments that constraints read
+WIDER = 1.1  # factor by which a call must have more members to be searched again: their number may be an estimate
+ADMITTED = 256  # members offered to a pruner until it keeps one
 
 
 class Declaration:
-    """`configs=Space(...)` and `strategy=` of one decorated function.
+    """`configs=Space(...)` and `strategy=` of a decorated function.
 
     Args:
-        space: What was given.
-        wanted: The strategy's name, an object with `ask(n)` and `tell(results)`, or a callable of the members giving
-            one.
+        wanted: A strategy's name, an object with `ask(n)` and `tell(results)`, or a callable of the members that
+            returns one.
         options: Whether `num_warps` and the like are launch options.
 
     Raises:
-        DecorationError: The strategy is none.
+        DecorationError: `wanted` is none of these.
     """
 
     def __init__(self, space: Space, wanted: Any, options: bool, kernel: str) -> None:
@@ -45,12 +44,12 @@ class Declaration:
                 f"tell(results), got {wanted!r:.60}."
             )
         self.space, self._wanted, self._options, self._kernel = space, wanted, options, kernel
-        self._unused: list[Any] = [wanted]  # an object serves the first search; the others have copies of it
+        self._unused: list[Any] = [wanted]  # the user's object serves the first search, copies the others
         self._pristine = _copied(wanted)
         self._known: dict[Any, Members] = {}
 
     def reads(self, arguments: Iterable[str]) -> set[str]:
-        """Of the arguments of a call, those that constraints read."""
+        """Arguments of a call that constraints read."""
         where = self.space.where
         named = {name for one in where for name in (*one.needs, *one.takes)}
         return {name for name in arguments if name in named or any(one.rest for one in where)}
@@ -73,13 +72,13 @@ class Declaration:
         return self._known[text]
 
     def is_listed(self, members: Members, ranked: bool) -> bool:
-        """Whether all members are candidates, as those of a list are.
+        """Whether all members are candidates, as in a list.
 
         Args:
-            ranked: Whether a `perf_model` says which of them are measured: it is asked about all.
+            ranked: Whether a `perf_model` ranks them all.
 
         Raises:
-            SpaceError: They are too many to be ranked.
+            SpaceError: There are too many to rank.
         """
         if ranked and not (members.exact and members.size <= EXACT_LISTS):
             raise SpaceError(
@@ -93,12 +92,12 @@ class Declaration:
         return wanted == "auto" and members.is_at_most(SMALL)
 
     def __call__(self, **arguments: Any) -> list[Config]:
-        """All members as a list; those to try first come first."""
+        """All members as a list, those of `first=` first."""
         members = self.members(arguments)
         return [members.config(point) for point in dict.fromkeys([*members.first, *members])]
 
     def strategy(self, members: Members, prior: list[tuple[Config, float]]) -> Any:
-        """What asks for members of a call's space."""
+        """The strategy for a call's space."""
         if isinstance(self._wanted, str):
             return strategy(self._wanted, members, 0, prior)  # type: ignore[arg-type]  # checked
         if not _is_strategy(self._wanted):
@@ -113,17 +112,17 @@ class Declaration:
         return copy.deepcopy(self._pristine)
 
     def sample(self) -> list[Config]:
-        """One config that sets all parameters, whatever constraints say."""
+        """A config that sets all parameters, ignoring constraints."""
         members = Members(self.space.parameters, (), {}, (), self._options)
         return [members.config((0,) * len(members.names))]
 
 
 class Declared(Live):
-    """Candidates by identity: those that were named so far, and on demand every other member.
+    """Candidates by identity: those named so far, and all other members on demand.
 
     Args:
-        identity: The text that says which config one is.
-        admit: Of configs, those that a pruner keeps and a grid launches for this call.
+        identity: Identity of a config.
+        admit: Returns the configs that the pruner keeps and the grid launches for this call.
     """
 
     is_listed = False
@@ -136,7 +135,7 @@ class Declared(Live):
         self._out: Collection[str] = ()
 
     def admitted(self, configs: Iterable[Config]) -> dict[str, Config]:
-        """Of configs, those that this call may have, by identity; they are candidates from now on."""
+        """Those that this call may use, by identity; they become candidates."""
         new = [config for config in configs if self.members.point(config) is not None]
         found = {self._identity(config): config for config in self._admit(new)} if new else {}
         found = {name: dict.get(self, name, config) for name, config in found.items() if name not in self._out}
@@ -144,23 +143,23 @@ class Declared(Live):
         return found
 
     def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
-        """Whether this call's constraints allow more than those of all calls that a record comes from."""
+        """Whether this call allows more members than any call behind a record."""
         most, under = widest(provenance)
         return most > 0 and under != self.members.under and most * WIDER < self.members.about
 
     def widest(self, earlier: Mapping[str, Any]) -> dict[str, Json]:
-        """The same and this call's, for the record."""
+        """`widest` of the record's calls and this one, for the record."""
         most, under = widest(earlier)
         if most > self.members.about:
             return {"widest": most, "under": under}
         return {"widest": self.members.about, "under": self.members.under}
 
     def begin(self) -> None:
-        """Take in one config: the first of `first=`, else of all, that this call may have."""
+        """Add the first config that this call may use."""
         next(self._in_order(), None)
 
     def each(self) -> Iterator[Any]:
-        """Those that were named, and then others in order: some hundreds in all."""
+        """Candidates named so far, then others in order, some hundreds in all."""
         named = dict(self)
         yield from named.values()
         yield from (config for identity, config in self._in_order() if identity not in named)
@@ -176,7 +175,7 @@ class Declared(Live):
             yield self.members.draw(source)
 
     def __len__(self) -> int:
-        return super().__len__() + 1  # never the only one
+        return super().__len__() + 1  # never a single candidate
 
     def __contains__(self, identity: object) -> bool:
         return super().__contains__(identity) or self._named(identity)
@@ -191,7 +190,7 @@ class Declared(Live):
         return self[identity] if self.__contains__(identity) else default
 
     def without(self, names: Collection[str]) -> Live:
-        """A copy that does not have some of them."""
+        """A copy without some of them."""
         left = Declared(self.members, self._identity, self._admit)
         left.update((name, config) for name, config in self.items() if name not in names)
         vars(left).update({**vars(self), "_out": frozenset(names)})
@@ -203,14 +202,14 @@ class Declared(Live):
 
     @cached_property
     def _texts(self) -> list[dict[str, int]]:
-        """The index of each value by its text in an identity."""
+        """Index of each value by its text in an identity."""
         return [
             {canonical(encode(value, name, opaque.spell)): index for index, value in enumerate(values)}
             for name, values in zip(self.members.names, self.members.values)
         ]
 
     def member(self, identity: str) -> Config | None:
-        """A member by its identity, whether or not this call may have it; None where it is none."""
+        """Member by identity, whether or not this call may use it, or None."""
         try:
             form: Json = json.loads(identity)
             fields = {**form, **form["kwargs"]}
@@ -222,10 +221,7 @@ class Declared(Live):
 
 
 def widest(provenance: Mapping[str, Any]) -> tuple[int, str]:
-    """The most members that a call had of those that a record comes from, and what constraints read of that call.
-
-    0 where the record does not say.
-    """
+    """The most members that any call behind a record had (0 if unknown), and what constraints read of that call."""
     searched = provenance.get("space")
     searched = searched if isinstance(searched, dict) else {}
     most, under = searched.get("widest"), searched.get("under")
@@ -233,10 +229,10 @@ def widest(provenance: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def of(given: Any, wanted: Any, options: bool, kernel: str) -> Declaration:
-    """What a decorator was given as `configs=` and `strategy=`.
+    """`configs=` and `strategy=` of a decorator.
 
     Raises:
-        DecorationError: There is a strategy and no space, or no such strategy.
+        DecorationError: A strategy without a space, or an unknown one.
     """
     if not isinstance(given, Space):
         raise DecorationError(
@@ -253,7 +249,7 @@ def candidates(
     identity: Callable[[Config], str],
     prune: Callable[[list[Config]], list[Config]],
 ) -> Declared:
-    """The members of a call's space, of which only the first is made.
+    """The candidates of a call's space; only the first is made.
 
     Raises:
         PruningError: A pruner, or the grid, leaves none of the first members.
@@ -284,10 +280,10 @@ def candidates(
 
 
 def _copied(given: Any) -> Any:
-    """A copy of a strategy as it was given; None where it cannot be copied."""
+    """A copy of the user's strategy; None if it cannot be copied."""
     try:
         return copy.deepcopy(given) if _is_strategy(given) else None
-    except Exception:  # whatever the user's object holds
+    except Exception:  # user objects may raise anything
         return None
 
 

@@ -1,4 +1,4 @@
-"""The guided strategy: tries what a model of the times seen so far, and of what others measured, expects to be fast."""
+"""The guided strategy: try what a model of the measured and prior times expects to be fast."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from autotuned.space.parts import Point
 from autotuned.space.prior import Prior
 from autotuned.space.surrogate import NOISE, SCALES, Encoding, Process, Weights, alike, below, expected_gain
 
-OPENING = 12  # trials, spread over the space, before the first model
-IN_ORDER = 5  # trials in a prior's own order, before its first model
-SCORED = 400_000  # entries of the matrix between candidates and trials
-CLOSE = 500  # candidates, those expected to be fastest, whose gain is worked out
-SLOW = 0.7  # above the median's logarithm all times are alike
-MODELLED = 200  # trials that go into a model
-NEXT_TO = 5  # best trials, next to which every fourth is made
-LEARNING = 12  # changes of weights that are tried with each model
-UNRUN = 0.7, 0.4, 0.05  # what share runs where nothing is known; how far a failure reaches; how unsure one is
-GAIN = 0.01  # what counts as better, as a share of the best time
-DOUBT = 2.0  # by how much, in logarithms
-CONTROLLED = 40  # trials, of which every eighth is made at random where a prior may mislead
-FAR = 0.1, 0.25, 0.5, 1.0, 8.0  # how far apart a prior's times may be from those seen here; the last is: unrelated
+OPENING = 12  # trials spread over the space before the first model
+IN_ORDER = 5  # trials in the prior's order before the first model
+SCORED = 400_000  # largest matrix of candidates by trials
+CLOSE = 500  # candidates with the fastest expected times, whose gain is computed
+SLOW = 0.7  # log times this far above the median are clipped
+MODELLED = 200  # most trials in a model
+NEXT_TO = 5  # best trials; every fourth new one is close to them
+LEARNING = 12  # changes of weights to try per model
+UNRUN = 0.7, 0.4, 0.05  # share that runs if nothing is known; length scale of failures; their noise
+GAIN = 0.01  # relative improvement that counts
+DOUBT = 2.0  # difference of log likelihoods that counts against the prior
+CONTROLLED = 40  # up to this trial every eighth is random, in case the prior misleads
+FAR = 0.1, 0.25, 0.5, 1.0, 8.0  # distances between prior and measured times to try; the last means unrelated
 
 
 def _one_thread() -> AbstractContextManager[Any]:
-    """Linear algebra by one thread: the matrices are small, and where cores are taken threads wait for one another."""
+    """One BLAS thread: the matrices are small, and on busy cores threads would wait for each other."""
     try:
         import threadpoolctl
     except ImportError:
@@ -41,14 +41,14 @@ def _one_thread() -> AbstractContextManager[Any]:
 
 
 class Guided:
-    """Asks for members of a space by a Gaussian process.
+    """Chooses members of a space by a Gaussian process.
 
-    Times of a prior are in the same model, in one more coordinate as far from those seen here as makes all of them
-    likeliest; once they are likeliest as unrelated they are dropped.
+    Prior times join the model at a distance in an extra coordinate, chosen by likelihood; once they look unrelated they
+    are dropped.
 
     Args:
         first: Members to ask for first.
-        prior: Logarithms of times under other conditions, by member.
+        prior: Log times under other conditions, by member.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Guided:
         self._members, self._source = members, random.Random(seed)
         self._encode = Encoding(members.values)
         self._weights = Weights(self._encode.parameters, self._source)
-        self._own = Weights(self._encode.parameters, self._source)  # of the times seen here alone
+        self._own = Weights(self._encode.parameters, self._source)  # learned without the prior
         self._prior = Prior(prior or {}, self._encode, self._source)
         self._random = np.random.default_rng(seed)
         self._pool = members.some(self._source)
@@ -69,11 +69,11 @@ class Guided:
         self._asked: dict[Point, None] = {}
         self._first = [*dict.fromkeys([*first, *self._prior.order[:IN_ORDER]])]
         self._models = 0
-        #: How likely it is that one that was not tried is better by `GAIN`; 1 before there is a model.
+        #: Probability that an untried member is better by `GAIN`; 1 before there is a model.
         self.doubt = 1.0
 
     def ask(self, count: int) -> list[Point]:
-        """At most so many members that were not asked for; none: all were."""
+        """At most `count` new members; none at the end."""
         with _one_thread():
             return self._ask(count)
 
@@ -86,7 +86,7 @@ class Guided:
         return found or self._take(self._unlike_failures(), count)
 
     def tell(self, results: Iterable[tuple[Point, float | None]]) -> None:
-        """Take logarithms of times; None for what failed."""
+        """Take log times; None for failures."""
         for point, time in results:
             self._note(point)
             if time is None:
@@ -95,7 +95,7 @@ class Guided:
                 self._times[point] = time
 
     def importance(self) -> list[float]:
-        """How much each parameter matters: the factor of its distances; 0 for one of one value."""
+        """Weight of each parameter's distances; 0 if it has one value."""
         found = [0.0] * len(self._members.names)
         for place, factor in zip(self._encode.parameters, self._weights.factors.tolist()):
             found[place] = factor
@@ -113,7 +113,7 @@ class Guided:
             self._is_new[self._rows[point]] = False
 
     def _unlike_failures(self) -> list[Point]:
-        """What was not asked for while nothing runs: at random, and sooner what is far from all that failed."""
+        """While nothing runs: random new members, preferring those far from failures."""
         points, at = self._candidates()
         if not len(points):
             return [
@@ -123,7 +123,7 @@ class Guided:
         return [tuple(point) for point in points[order[:CLOSE]].tolist()]
 
     def _spread(self, count: int) -> list[Point]:
-        """Members far from all that were asked for: each the farthest of some drawn at random."""
+        """New members far from all others: each the farthest of some random ones."""
         found: list[Point] = []
         for _ in range(max(0, count)):
             drawn = [self._members.draw(self._source) for _ in range(20)]
@@ -150,7 +150,7 @@ class Guided:
         return [tuple(point) for point in points[picked].tolist()]
 
     def _candidates(self) -> tuple[np.ndarray, np.ndarray]:
-        """Members that were not asked for, with their coordinates: all, or some and those next to the best."""
+        """New members with their coordinates: all, or some and the neighbours of the best."""
         most = max(2 * CLOSE, SCORED // (len(self._prior.at) + min(len(self._times), MODELLED) + 1))
         rows = np.flatnonzero(self._is_new)
         if len(rows) > most:
@@ -168,7 +168,7 @@ class Guided:
         return sorted(self._times, key=lambda point: self._times[point])[:NEXT_TO]
 
     def _model(self) -> tuple[Process, float, np.ndarray]:
-        """A model of the times, what is to be added to it, and the factors of its coordinates."""
+        """A model of the times, its offset, and the weights of the coordinates."""
         kept = self._kept()
         at = self._encode(np.array(kept, np.int64).reshape(len(kept), len(self._members.names)))
         times = np.array([self._times[point] for point in kept])
@@ -179,20 +179,20 @@ class Guided:
             process, there, far = self._joined(at * factors, times, factors, offset)
             if len(times) < OPENING or (far < FAR[-1] and not self._misleads(process, factors, at, times - offset)):
                 return process, there, factors
-            self._prior = Prior({}, self._encode, self._source)  # it misleads, and so does what was learned from it
+            self._prior = Prior({}, self._encode, self._source)  # misleading, and so are the weights learned with it
             self._weights = self._own
             factors = np.ones_like(factors)
         return Process(at * factors, times - offset, scales), offset, factors
 
     def _misleads(self, joined: Process, factors: np.ndarray, at: np.ndarray, times: np.ndarray) -> bool:
-        """Whether the times seen here are likelier by themselves than beside a prior's."""
+        """Whether the measured times are likelier without the prior."""
         self._own.learn(at, times, LEARNING)
         alone = Process(at * self._own.factors, times, (1.0,)).likelihood
         prior = Process(self._prior.at * factors, self._prior.seen, (1.0,)).likelihood
         return alone > joined.likelihood - prior + DOUBT
 
     def _kept(self) -> list[Point]:
-        """Trials that are modelled: the best, and as many of the others at random."""
+        """Trials to model: the fastest, and random others."""
         if len(self._times) <= MODELLED:
             return list(self._times)
         order = sorted(self._times, key=lambda point: self._times[point])
@@ -201,7 +201,7 @@ class Guided:
     def _joined(
         self, at: np.ndarray, times: np.ndarray, factors: np.ndarray, alone: float
     ) -> tuple[Process, float, float]:
-        """A model of the times and of a prior's, these as far away as makes all likeliest; its offset; how far."""
+        """A model of measured and prior times at the likeliest distance, its offset, and the distance."""
         prior, found = self._prior, []
         agreeing = float((times - prior.expect(at, factors)).mean()) if len(times) else alone
         for far in FAR:
@@ -212,11 +212,11 @@ class Guided:
         return max(found, key=lambda one: one[0].likelihood)
 
     def _here(self, at: np.ndarray) -> np.ndarray:
-        """Coordinates in the model: beside a prior one more, in which its times are apart from those seen here."""
+        """Coordinates in the model: with a prior one more, in which prior and measured times are apart."""
         return np.concatenate([at, np.zeros((len(at), 1), np.float32)], 1) if self._prior else at
 
     def _scaled(self, at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, Sequence[float]]:
-        """Factors of the coordinates, and scales: learned ones and equal ones in turns, as either may mislead."""
+        """Weights and length scales: learned and equal weights alternate, as either may mislead."""
         if self._prior and self._models == 1 and len(self._prior.at) > 3:
             self._weights.learn(self._prior.at, self._prior.seen, 40)
         elif len(times) > OPENING // 2:
@@ -226,7 +226,7 @@ class Guided:
         return np.ones_like(self._weights.factors), SCALES
 
     def _batch(self, process: Process, at: np.ndarray, here: np.ndarray, mean: np.ndarray, count: int) -> list[int]:
-        """Where the gain is largest, one after the other: each as if those before had come out as expected."""
+        """Candidates with the largest gain, each chosen as if the earlier ones had come out as expected."""
         near = process.near(here)
         variance, runs = process.variance(near), self._runs(at)
         best = min(self._times.values(), default=float(mean.min()))
@@ -251,7 +251,7 @@ class Guided:
         return taken
 
     def _runs(self, at: np.ndarray) -> np.ndarray:
-        """How likely it is that each candidate runs, by the failures near it."""
+        """Probability that each candidate runs, from failures nearby."""
         if not self._failed:
             return np.ones(len(at))
         usual, reach, unsure = UNRUN
@@ -262,7 +262,7 @@ class Guided:
         return np.clip(usual + alike(at, there, reach) @ weights, 0.02, 1.0)
 
     def _close_by(self, at: np.ndarray) -> np.ndarray:
-        """Which candidates differ from one of the best trials in two coordinates at most."""
+        """Which candidates differ from one of the best trials in at most two coordinates."""
         best = self._best()
         if not best:
             return np.ones(len(at), bool)

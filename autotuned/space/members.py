@@ -1,4 +1,4 @@
-"""The members of a space for one call: counted, drawn, told apart and made into configs."""
+"""The members of a space for one call: counted, drawn, compared and made into configs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from autotuned.space.constraints import Constraint
 from autotuned.space.parts import Point
 from autotuned.tunable.configs import OPTIONS, Config
 
-EXACT_LISTS = 50_000  # as many members are looked at at once; of more, as many are drawn
-DRAWN = 500  # so many, where the size is an estimate: each takes a millisecond
+EXACT_LISTS = 50_000  # members to look at at once; of more, as many are drawn
+DRAWN = 500  # the same if the size is an estimate: each draw takes a millisecond
 
 
 class Members:
@@ -25,14 +25,13 @@ class Members:
 
     Args:
         values: The values of each parameter.
-        where: The constraints.
-        arguments: Of the call, by name.
-        first: Points to try first, members or not.
+        arguments: The call's arguments by name.
+        first: Points to try first, skipped unless members.
         options: Whether `num_warps` and the like are launch options.
 
     Attributes:
         names: The parameters, in order.
-        exact: Whether there are few enough combinations to list them.
+        exact: Whether there are few enough combinations to list.
 
     Raises:
         SpaceError: A constraint names something unknown, leaves nothing or raises.
@@ -51,7 +50,7 @@ class Members:
         self._options = {name for name in self.names if options and name in OPTIONS}
         self._has_options = options
         self.parts = parts.split(values, [one.bound(self.names, arguments) for one in where])
-        self.under = ""  # what constraints read of the call, as text, where somebody says so
+        self.under = ""  # what constraints read of the call, as text; set by `Declaration`
         self.exact = all(part.exact for part in self.parts)
         self.first = tuple(point for point in dict.fromkeys(first) if self.holds(point))
 
@@ -61,21 +60,21 @@ class Members:
 
     @cached_property
     def size(self) -> int:
-        """How many members there are, about so many where `exact` is false."""
+        """Number of members; an estimate unless `exact`."""
         return math.prod(part.size for part in self.parts)
 
     @cached_property
     def about(self) -> int:
-        """The same, by an estimate where it would take long to list them."""
+        """The same; an estimate if listing takes long."""
         return math.prod(part.about for part in self.parts)
 
     def is_at_most(self, most: int) -> bool:
-        """Whether an exact space has at most so many members; no more than that are looked at."""
+        """Whether an exact space has at most `most` members; looks at no more."""
         return self.exact and sum(1 for _ in itertools.islice(iter(self), most + 1)) <= most
 
     @property
     def words(self) -> str:
-        """How many members there are, for people."""
+        """Number of members as text."""
         return f"{'' if self.exact else 'about '}{self.size:,}"
 
     def holds(self, point: Sequence[int]) -> bool:
@@ -83,25 +82,25 @@ class Members:
         return all(part.holds([point[place] for place in part.places]) for part in self.parts)
 
     def draw(self, source: random.Random) -> Point:
-        """A member at random: each as likely as any other, nearly so where the size is an estimate."""
+        """A random member, uniformly; approximately so if the size is an estimate."""
         return self._point([part.draw(source) for part in self.parts])
 
     def __getitem__(self, index: int) -> Point:
-        """The member at an index of an exact space; the parameters of the last part change fastest.
+        """The member at an index of an exact space; parameters of the last part change fastest.
 
         Raises:
-            IndexError: There is none, or the size is an estimate.
+            IndexError: Out of range, or the size is an estimate.
         """
         if not (self.exact and 0 <= index < self.size):
             raise IndexError(f"expected an index below {self.words} in a space of known size, got {index}")
         return tuple(self.table(np.array([index]))[0].tolist())
 
     def __iter__(self) -> Iterator[Point]:
-        """Every member of an exact space, in order."""
+        """Members of an exact space, in order."""
         return map(self._point, self._rows(0))
 
     def _rows(self, place: int) -> Iterator[list[Sequence[int]]]:
-        """A row of each part from a place on, the last part's changing fastest."""
+        """A row of each part from `place` on; those of the last part change fastest."""
         if place == len(self.parts):
             yield []
             return
@@ -117,7 +116,7 @@ class Members:
         return tuple(point)
 
     def table(self, index: np.ndarray) -> np.ndarray:
-        """The members at some indices of an exact space, one a row."""
+        """The members at some indices of an exact space, one per row."""
         found = np.empty((len(index), len(self.names)), np.uint16)
         for part in reversed(self.parts):
             index, row = np.divmod(index, part.size)
@@ -126,7 +125,7 @@ class Members:
         return found
 
     def some(self, source: random.Random, most: int = EXACT_LISTS) -> np.ndarray:
-        """All members, or as many of them at random, one a row."""
+        """All members, or at most `most` random ones, one per row."""
         if self.exact and self.size <= most:
             return self.table(np.arange(self.size))
         if self.exact and self.size < 2**62:
@@ -134,7 +133,7 @@ class Members:
         return np.array([*{self.draw(source): None for _ in range(min(most, DRAWN))}], np.uint16)
 
     def neighbours(self, point: Sequence[int]) -> Iterator[Point]:
-        """Members that differ in one parameter, by one place in its list of values, or by any if it has no order."""
+        """Members that differ in one parameter: by one step in its values, or in any value if unordered."""
         for place, values in enumerate(self.values):
             here = point[place]
             steps = (here - 1, here + 1) if is_ordered(values) else range(len(values))
@@ -152,7 +151,7 @@ class Members:
         return triton.Config(given, **options)
 
     def point(self, config: Config) -> Point | None:
-        """Where a config stands; None if it is no member."""
+        """Point of a config; None if it is not a member."""
         others = config.kwargs.keys() - set(self.names)
         if others or getattr(config, "pre_hook", None) is not None:
             return None
@@ -165,19 +164,19 @@ class Members:
 
 
 def place_of(config: Config, names: Sequence[str], places: Sequence[Mapping[Any, int]]) -> Point | None:
-    """The indices of a config's values, whatever constraints say; None where one is not among the values."""
+    """Indices of a config's values, ignoring constraints; None if a value is unknown."""
     fields = {**{name: getattr(config, name, None) for name in OPTIONS}, **config.kwargs}
     found = [known.get(key_of(fields[name])) if name in fields else None for name, known in zip(names, places)]
     return None if None in found else tuple(index for index in found if index is not None)
 
 
 def indices(values: Sequence[Any]) -> dict[Any, int]:
-    """The index of each value, by `key_of` it."""
+    """Index of each value, by `key_of`."""
     return {key_of(value): index for index, value in enumerate(values)}
 
 
 def key_of(value: Any) -> Any:
-    """What equal values of a parameter share: `True` is not 1, 16 of any integer type is 16."""
+    """Equal for equal values of a parameter: `True` is not 1, 16 of any integer type is 16."""
     try:
         hash(value)
     except TypeError:
@@ -186,7 +185,7 @@ def key_of(value: Any) -> Any:
 
 
 def is_ordered(values: Sequence[Any]) -> bool:
-    """Whether values have an order that means something: numbers that rise or fall all along."""
+    """Whether values are numbers in ascending or descending order."""
     if not all(isinstance(value, (int, float, np.number)) and not isinstance(value, bool) for value in values):
         return False
     pairs = list(zip(values, values[1:]))

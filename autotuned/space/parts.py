@@ -1,4 +1,4 @@
-"""Parts of a space: parameters that constraints link, listed where they are few enough, else drawn and estimated."""
+"""Parts of a space: parameters that constraints link, listed if there are few combinations, else sampled."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ import numpy as np
 from autotuned.errors import SpaceError
 from autotuned.space.constraints import Bound
 
-LISTED = 1_000_000  # combinations of one part that are gone through; more are drawn from
+LISTED = 1_000_000  # a part with at most this many combinations is listed, a larger one sampled
 PROBES, DRAWS = 2_000, 8
-TRIES, RARE, POOL = 400, 20, 2_000  # descents to draw a member by; where members are rare; how many are kept then
-FILLING = 10_000  # descents once it is known that members are rare
+TRIES, RARE, POOL = 400, 20, 2_000  # descents per draw; the same if members are rare; members kept then
+FILLING = 10_000  # descents to fill the pool when members turn out to be rare
 QUICK = 20_000  # combinations that are listed within 0.1 s
-TRIED = 200_000  # descents into a part of unknown members before it counts as empty
+TRIED = 200_000  # descents before a sampled part counts as empty
 
 Point = tuple[int, ...]
-"""A config as one index into the values of each parameter, in the order of the parameters."""
+"""A config as an index into the values of each parameter, in order."""
 
 
 class Part:
-    """Parameters that constraints link, and the combinations of their values that are members.
+    """Parameters that constraints link, and the allowed combinations of their values.
+
+    Members are counted on demand: finding a stored choice needs no count.
 
     Args:
-        places: Where the parameters stand in a point.
+        places: Positions of the parameters in a point.
         values: The values of each.
-        constraints: Those that read them, each with the positions, within `places`, of what it reads.
-
+        constraints: With the positions, within `places`, that each reads.
     Members are listed, or estimated, when something asks how many there are: to find a stored choice nothing does.
 
     Attributes:
@@ -48,33 +49,32 @@ class Part:
             self._at[max(reads)].append((bound, reads))
         self._combinations = math.prod(map(len, values))
         self.exact = self._combinations <= LISTED
-        self._pool: list[tuple[Point, float]] = []  # members that were drawn, with their weights
+        self._pool: list[tuple[Point, float]] = []  # drawn members with their weights
         self._tries = TRIES
 
     @cached_property
     def rows(self) -> np.ndarray | None:
-        """All members, one a row; None where there are too many combinations."""
+        """All members, one per row; None if there are too many combinations."""
         return self._listed() if self.exact else None
 
     @cached_property
     def size(self) -> int:
-        """How many members there are; an estimate unless `exact`."""
+        """Number of members; an estimate unless `exact`."""
         return len(self.rows) if self.rows is not None else self._estimate()
 
     @property
     def about(self) -> int:
-        """The same, by an estimate where it would take long to list them."""
+        """The same; an estimate if listing takes long."""
         return self.size if self._combinations <= QUICK else self._estimate()
 
     def is_empty(self) -> bool:
-        """Whether there is no member, as far as `TRIED` random tries tell in a part that cannot be listed."""
+        """Whether there are no members; after `TRIED` random tries if they cannot be listed."""
         if self.exact:
             return next(iter(self), None) is None
         self._pool = list(itertools.islice(self._descents(random.Random(1), TRIED), 1))
         return not self._pool
 
     def __iter__(self) -> Iterator[list[int]]:
-        """The members of an exact part, in order."""
         listed = self.__dict__.get("rows")
         return self._members([]) if listed is None else iter(listed.tolist())
 
@@ -83,11 +83,11 @@ class Part:
         return all(self._allowed(row, depth) for depth in range(len(self.places)))
 
     def draw(self, source: random.Random) -> Point:
-        """A member at random, each as likely as any other; nearly so in a part that is not listed."""
+        """A random member, uniformly; approximately so if they are not listed."""
         if self.rows is not None:
             return tuple(self.rows[source.randrange(len(self.rows))].tolist())
         found = list(itertools.islice(self._descents(source, self._tries), DRAWS))
-        if len(found) < DRAWS:  # members are rare: those that were found before are drawn again
+        if len(found) < DRAWS:  # members are rare: draw from those found so far
             more = () if self._tries == RARE else self._descents(source, FILLING)
             self._pool, self._tries = [*self._pool, *found, *more][-POOL:], RARE
             found = self._pool
@@ -101,7 +101,7 @@ class Part:
         return np.fromiter(flat, np.uint16).reshape(-1, len(self.places))
 
     def _members(self, row: list[int]) -> Iterator[list[int]]:
-        """Every member that begins with a row, in order."""
+        """Members that begin with a row, in order."""
         if len(row) == len(self.places):
             yield row
             return
@@ -109,7 +109,7 @@ class Part:
             yield from self._members([*row, index])
 
     def _choices(self, row: list[int]) -> list[int]:
-        """The values that the next parameter may have after a row."""
+        """Values allowed for the next parameter after a row."""
         depth = len(row)
         return [index for index in range(len(self._values[depth])) if self._allowed([*row, index], depth)]
 
@@ -118,7 +118,7 @@ class Part:
         return all(bound.holds([values[place][row[place]] for place in reads]) for bound, reads in self._at[depth])
 
     def _descents(self, source: random.Random, tries: int) -> Iterator[tuple[Point, float]]:
-        """Members at random, each with one over the chance of drawing it (Knuth, 1975)."""
+        """Random members with the inverse of their probability (Knuth, 1975)."""
         for _ in range(tries):
             row, weight = self._descent(source)
             if weight:
@@ -136,7 +136,7 @@ class Part:
         return row, weight
 
     def _estimate(self) -> int:
-        """How many members there are, by Knuth's estimate over seeded descents."""
+        """Knuth's estimate of the number of members, with a fixed seed."""
         found = sum(weight for _, weight in self._descents(random.Random(0), PROBES))
         return max(1, round(found / PROBES))
 
@@ -145,7 +145,7 @@ def split(values: Mapping[str, Sequence[object]], constraints: Sequence[Bound]) 
     """The parts of a space.
 
     Raises:
-        SpaceError: Constraints leave nothing of one; it names them.
+        SpaceError: Constraints leave a part empty; names them.
     """
     names = list(values)
     parts = []
@@ -170,7 +170,7 @@ def _nothing_left(bounds: Sequence[Bound]) -> str:
 
 
 def _groups(count: int, links: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Places 0 to `count` - 1 in groups, so that no link runs between two."""
+    """Positions grouped so that no link connects two groups."""
     groups = [{place} for place in range(count)]
     for link in links:
         joined = set(link).union(*(group for group in groups if group & set(link)))

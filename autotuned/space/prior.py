@@ -1,4 +1,4 @@
-"""What others measured of a space: the order to try first, and times that a model takes into account."""
+"""Times of a space measured under other conditions: the order to try first, and data for the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from autotuned.space.parts import Point
 from autotuned.space.surrogate import Encoding, Process
 
-MODELLED = 60  # of the fastest times, and as many at random, go into a model
+MODELLED = 60  # the fastest times in the model, and as many random ones
 
 
 class Prior:
@@ -20,9 +20,9 @@ class Prior:
         times: Logarithms of times, by member.
 
     Attributes:
-        order: The members, the fastest first.
-        at: Coordinates of those that a model takes into account, one row each.
-        seen: Their logarithms of times, around `level`.
+        order: Members, fastest first.
+        at: Coordinates of those in the model, one row each.
+        seen: Their log times, relative to `level`.
     """
 
     def __init__(self, times: Mapping[Point, float], encode: Encoding, source: random.Random) -> None:
@@ -38,6 +38,6 @@ class Prior:
         return bool(self.order)
 
     def expect(self, at: np.ndarray, factors: np.ndarray) -> np.ndarray:
-        """What these times alone say of others, around `level`."""
+        """Log times that the prior alone predicts, relative to `level`."""
         model = Process(self.at * factors, self.seen, (1.0,))
         return model.mean(model.near(at))

@@ -13,20 +13,19 @@ from autotuned.tunable.configs import OPTIONS, is_config
 
 
 class Space:
-    """The configs that combine values of parameters and that constraints allow; given as `configs=`.
+    """All combinations of parameter values that constraints allow; given as `configs=`.
 
-    `num_warps`, `num_stages`, `num_ctas` and `maxnreg` are the launch options of these names; every other name is a
-    parameter of the kernel. Nothing is listed before a call needs it.
+    `num_warps`, `num_stages`, `num_ctas` and `maxnreg` are launch options, all other names parameters of the kernel.
+    Members are listed only when a call needs them.
 
     Args:
-        parameters: Values by name: lists, ranges, `autotuned.pow2s(16, 256)`. The order of values says which are
-            neighbours.
-        where: Callables of parameter names that say by their truth whether a config is a member. They may name
-            arguments of the call too.
-        first: Configs to try first, in order, or dicts of values. Those that are no members of a call are left out.
+        parameters: Values by name: lists, ranges, `autotuned.pow2s(16, 256)`. Adjacent values are neighbours.
+        where: Callables of parameter names that return whether a config is a member; they may also name arguments of
+            the call.
+        first: Configs to try first, in order, or dicts of values; skipped for calls that do not allow them.
 
     Raises:
-        SpaceError: A parameter has no values or a value twice, or a constraint names nothing.
+        SpaceError: A parameter has no values or duplicate ones, or a constraint names nothing.
     """
 
     def __init__(self, parameters: Mapping[str, Iterable[Any]], *, where: Any = (), first: Iterable[Any] = ()) -> None:
@@ -35,11 +34,11 @@ class Space:
         self.first = tuple(_first(one, self.parameters) for one in first)
 
     def members(self, arguments: Mapping[str, Any] | None = None, options: bool = True) -> Members:
-        """The members for one call.
+        """The members for a call.
 
         Args:
-            arguments: Of the call, by name, as far as constraints name them.
-            options: Whether `num_warps` and the like are launch options, which they are not for a plain callable.
+            arguments: The call's arguments by name, if constraints name them.
+            options: Whether `num_warps` and the like are launch options; False for a plain callable.
 
         Raises:
             SpaceError: A constraint names something unknown, leaves nothing or raises.
@@ -52,7 +51,7 @@ class Space:
 
 
 def pow2s(low: int, high: int) -> list[int]:
-    """The powers of two from `low` to `high`, both included.
+    """Powers of two from `low` to `high`, inclusive.
 
     Raises:
         SpaceError: There is none.
@@ -96,7 +95,7 @@ def _values(name: Any, given: Any) -> tuple[Any, ...]:
 
 
 def _values_of(config: Any, parameters: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """The values that a config sets; of its launch options those of the space, and those that are not as usual."""
+    """Values that a config sets, without launch options that are at their default and not in the space."""
     options = {name: getattr(config, name, usual) for name, usual in (*OPTIONS.items(), ("pre_hook", None))}
     usual = {**OPTIONS, "pre_hook": None}
     return {**{name: value for name, value in options.items() if name in parameters or value != usual[name]},
@@ -104,7 +103,7 @@ def _values_of(config: Any, parameters: Mapping[str, Sequence[Any]]) -> dict[str
 
 
 def _first(given: Any, parameters: Mapping[str, Sequence[Any]]) -> Point:
-    """One of `first=` as a point."""
+    """An item of `first=` as a point."""
     values = _values_of(given, parameters) if is_config(given) else given
     if not isinstance(values, Mapping) or not parameters.keys() <= values.keys():
         raise SpaceError(
@@ -129,4 +128,4 @@ def _first(given: Any, parameters: Mapping[str, Sequence[Any]]) -> Point:
     return tuple(places[key_of(values[name])] for name, places in known.items())
 
 
-MOST_VALUES = 10_000  # of one parameter
+MOST_VALUES = 10_000  # per parameter

@@ -1,4 +1,4 @@
-"""Strategies by name: which members of a space to try next, given the times of those tried before."""
+"""Strategies by name: which members of a space to try next, given the times so far."""
 
 from __future__ import annotations
 
@@ -24,54 +24,50 @@ else:
 log = logging.getLogger("autotuned")
 Name = Literal["auto", "exhaustive", "random", "guided"]
 NAMES: tuple[str, ...] = get_args(Name)
-SMALL = 64  # members of a space all of which "auto" tries
-IN_VAIN = 1_000  # members drawn one after the other that were all asked for: there are no others to speak of
+SMALL = 64  # "auto" tries all members of a space up to this size
+IN_VAIN = 1_000  # repeated draws in a row after which the space counts as exhausted
 
 Result = tuple[Config, "float | None", str]
 
 
 class AskTell(Protocol):
-    """What `strategy=` takes in place of a name, or a callable of the `Members` that returns it."""
+    """What `strategy=` takes besides a name or a callable of the `Members` that returns it."""
 
     def ask(self, n: int, /) -> Iterable[Any]:
-        """At most `n` configs to measure next; none when it is done."""
+        """At most `n` configs to measure next; none to end."""
 
     def tell(self, results: Any, /) -> Any:
-        """Take times: of each config in microseconds, None where it failed, with its status."""
+        """Take results: config, microseconds or None for a failure, status."""
 
 
 class Asking(Protocol):
-    """What chooses among points."""
+    """A strategy over points."""
 
     doubt: float
 
     def ask(self, count: int) -> list[Point]:
-        """At most so many that were not asked for."""
+        """At most `count` new points."""
 
     def tell(self, results: Iterable[tuple[Point, float | None]]) -> None:
-        """Logarithms of times, None for what failed."""
+        """Take log times; None for failures."""
 
 
 class Strategy:
-    """Asks for configs of a space, and is told their times; the same seed and times give the same configs.
-
-    Attributes:
-        members: What it chooses from.
-    """
+    """Asks for configs of a space and is told their times; deterministic for a given seed."""
 
     def __init__(self, members: Members, begin: Callable[[], Asking]) -> None:
         self.members, self._begin = members, begin
         self._asking = begin()
 
     def __deepcopy__(self, memo: object) -> Strategy:
-        """A strategy that begins anew."""
+        """A fresh strategy."""
         return Strategy(self.members, self._begin)
 
     def ask(self, n: int) -> list[Config]:
-        """At most `n` configs that were not asked for before; none when there are no others.
+        """At most `n` new configs; none at the end.
 
         Raises:
-            OptionError: `n` is no number above 0.
+            OptionError: `n` is not a number above 0.
         """
         if not isinstance(n, int) or n < 1:
             raise OptionError(
@@ -80,15 +76,15 @@ class Strategy:
         return [self.members.config(point) for point in self._asking.ask(n)]
 
     def tell(self, results: Iterable[Result]) -> None:
-        """Take results: each a config, its time in microseconds or None where it failed, and its status.
+        """Take results: config, microseconds or None for a failure, status.
 
-        What is no member of the space is left out; a time that is not above 0 counts as failed.
+        Configs outside the space are ignored; times not above 0 count as failures.
         """
         told = [(self.members.point(config), _logarithm(us)) for config, us, _ in results]
         self._asking.tell((point, time) for point, time in told if point is not None)
 
     def importance(self) -> dict[str, Any]:
-        """How much each parameter matters, 1 for the most; nothing where no model says so."""
+        """Weight of each parameter, 1 for the largest; empty without a model."""
         found = self._asking.importance() if hasattr(self._asking, "importance") else []
         most = max(found, default=0.0) or 1.0
         shares = {name: round(one / most, 2) for name, one in zip(self.members.names, found)}
@@ -96,7 +92,7 @@ class Strategy:
 
     @property
     def doubt(self) -> float:
-        """How likely it is that a config that was not tried is 1% faster than the best; 1 where nothing is known."""
+        """Probability that an untried config is 1% faster than the best; 1 if unknown."""
         return self._asking.doubt
 
 
@@ -107,19 +103,18 @@ def strategy(
     prior: Sequence[tuple[Config, float | None]] = (),
     arguments: Mapping[str, Any] | None = None,
 ) -> Strategy:
-    """A strategy outside of the decorator.
+    """A strategy for use outside the decorator.
 
     Args:
         name: "auto" (all of a small space, else guided), "exhaustive", "random" or "guided".
-        space: What to choose from.
-        seed: Strategies with the same seed that are told the same ask for the same.
-        prior: Configs with their times in microseconds under other conditions, such as on another card: these come
-            first, and count as far as they agree with what is told.
-        arguments: Of the call, by name, if constraints name them.
+        seed: The same seed and results give the same configs.
+        prior: Configs with their times in microseconds under other conditions, such as another card; tried first, and
+            weighted by how well they agree with results.
+        arguments: The call's arguments by name, if constraints name them.
 
     Raises:
-        OptionError: There is no strategy of this name.
-        SpaceError: The space leaves nothing.
+        OptionError: Unknown name.
+        SpaceError: The space is empty.
     """
     if name not in NAMES:
         raise OptionError(
@@ -149,7 +144,7 @@ def _named(name: str, members: Members, seed: int, prior: Mapping[Point, float])
 
 
 class InTurn:
-    """Points in an order that times do not change."""
+    """Points in a fixed order."""
 
     doubt = 1.0
 
@@ -157,7 +152,7 @@ class InTurn:
         self._points, self._asked = iter(points), set[Point]()
 
     def ask(self, count: int) -> list[Point]:
-        """The next that were not asked for."""
+        """The next new points."""
         found = list(itertools.islice((point for point in self._points if self._is_new(point)), count))
         self.doubt = 1.0 if found else 0.0
         return found
@@ -168,12 +163,12 @@ class InTurn:
         return is_new
 
     def tell(self, results: Iterable[tuple[Point, float | None]]) -> None:
-        """Nothing to learn, but what needs no trial."""
+        """Skip points that have results already."""
         self._asked.update(point for point, _ in results)
 
 
 def _drawn(members: Members, seed: int) -> Iterator[Point]:
-    """All members in random order; of a space of unknown size those that are drawn until no others come."""
+    """All members in random order; if their number is unknown, until no new ones come."""
     source = random.Random(seed)
     if members.exact and members.size <= 10_000_000:
         yield from (members[index] for index in _shuffled(members.size, source))
@@ -187,7 +182,7 @@ def _drawn(members: Members, seed: int) -> Iterator[Point]:
 
 
 def _shuffled(count: int, source: random.Random) -> Iterator[int]:
-    """The numbers below `count` in random order, each exchange made when it is asked for (Fisher and Yates)."""
+    """The numbers below `count` in random order, shuffled lazily (Fisher and Yates)."""
     moved: dict[int, int] = {}
     for place in range(count):
         other = source.randrange(place, count)

@@ -1,4 +1,4 @@
-"""A Gaussian process over the members of a space: what times to expect, and how sure that is."""
+"""A Gaussian process over the members of a space: which times to expect, with their uncertainty."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import numpy as np
 
 from autotuned.space.members import is_ordered
 
-NOISE = 1e-3  # of a time, as a share of the variance of all
-SCALES = (0.4, 0.7, 1.2)  # over how much of a parameter's range times are alike
-UNORDERED = 0.5  # distance of two values that have no order, as a share of an ordered range
-LEARNED_FROM = 100  # times: the best, and as many at random
-SPREAD = 0.7  # of the logarithms of weights, around their mean and around that of `SCALES`
+NOISE = 1e-3  # variance of a time, relative to that of all times
+SCALES = (0.4, 0.7, 1.2)  # length scales, relative to a parameter's range
+UNORDERED = 0.5  # distance of two unordered values, relative to an ordered range
+LEARNED_FROM = 100  # times: half the best, half random
+SPREAD = 0.7  # prior standard deviation of log weights, around their mean and around that of `SCALES`
 
 
 class Encoding:
-    """Points as coordinates: an ordered parameter runs from 0 to 1, the values of another are equally far apart."""
+    """Points as coordinates: ordered parameters run from 0 to 1, unordered values are equidistant."""
 
     def __init__(self, values: Sequence[Sequence[Any]]) -> None:
         self._columns = [_column(one) for one in values]
-        #: The parameter that each coordinate comes from.
+        #: The parameter of each coordinate.
         self.parameters = [
             place for place, one in enumerate(self._columns) if len(one) > 1 for _ in range(one.shape[1])
         ]
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
-        """Coordinates, one row a point."""
+        """Coordinates, one row per point."""
         found = [column[points[:, place]] for place, column in enumerate(self._columns) if len(column) > 1]
         return np.concatenate(found, 1, dtype=np.float32) if found else np.zeros((len(points), 1), np.float32)
 
@@ -41,16 +41,16 @@ def _column(values: Sequence[Any]) -> np.ndarray:
 
 
 class Process:
-    """A Gaussian process that has seen some times.
+    """A Gaussian process fitted to measured times.
 
     Args:
-        at: Coordinates of what was measured, one row each.
-        seen: What is to be explained there, of mean 0.
-        scales: Of these the likeliest is taken.
-        spread: The least standard deviation to expect where nothing is known.
+        at: Coordinates of the measured points, one row each.
+        seen: Their values, with mean 0.
+        scales: Length scales to choose the likeliest from.
+        spread: Least standard deviation of the prior.
 
     Attributes:
-        likelihood: The logarithm of how likely the times are under it, up to a constant.
+        likelihood: Log likelihood of the values, up to a constant.
     """
 
     def __init__(
@@ -61,26 +61,26 @@ class Process:
         self.likelihood, self._scale, self._root, self._weights, self.spread = max(fits, key=lambda fit: fit.likelihood)
 
     def near(self, at: np.ndarray) -> np.ndarray:
-        """How alike coordinates are to what was measured."""
+        """Correlation with the measured points."""
         return alike(at, self._at, self._scale)
 
     def mean(self, near: np.ndarray) -> np.ndarray:
-        """What to expect."""
+        """Expected values."""
         return np.asarray(near @ self._weights.astype(near.dtype))
 
     def variance(self, near: np.ndarray) -> np.ndarray:
-        """How unsure that is."""
+        """Their variance."""
         known = ((near @ self._root.T) ** 2).sum(1)
         return np.asarray(np.maximum(1e-6, 1.0 - known) * self.spread**2)
 
     def joint(self, at: np.ndarray, near: np.ndarray, one: int) -> np.ndarray:
-        """The covariance of what to expect at each of some coordinates with that at one of them."""
+        """Covariance of some coordinates with one of them."""
         alone = alike(at, at[one : one + 1], self._scale)[:, 0]
         return np.asarray((alone - near @ (self._root.T @ (self._root @ near[one]))) * self.spread**2)
 
 
 class _Fit(NamedTuple):
-    """A covariance taken apart: `root` is the inverse of its lower triangle."""
+    """A factored covariance: `root` is the inverse of its lower triangle."""
 
     likelihood: float
     scale: float
@@ -102,17 +102,17 @@ def _covariance(at: np.ndarray, scale: float) -> np.ndarray:
 
 
 def _likelihood(diagonal: np.ndarray, rest: np.ndarray, spread: float) -> tuple[float, float]:
-    """Of times, with the deviation that suits them best; and that one."""
+    """Log likelihood of the values with their best standard deviation, and the latter."""
     square, count = float(rest @ rest), len(rest)
     variance = max(spread**2, square / max(1, count))
     return -0.5 * (count * math.log(variance) + square / variance) - float(np.log(diagonal).sum()), math.sqrt(variance)
 
 
 class Weights:
-    """How much each parameter matters, learned by trial: the factor of each coordinate.
+    """The weight of each coordinate, learned by random search.
 
     Args:
-        parameters: The parameter that each coordinate comes from.
+        parameters: The parameter of each coordinate.
     """
 
     def __init__(self, parameters: Sequence[int], source: random.Random) -> None:
@@ -127,7 +127,7 @@ class Weights:
         return np.asarray(np.exp(self._logs).astype(np.float32))
 
     def learn(self, at: np.ndarray, seen: np.ndarray, steps: int) -> None:
-        """Try so many changes, and keep those that make the times likelier."""
+        """Try random changes, keeping those that make the times likelier."""
         order = np.argsort(seen, kind="stable")
         best, rest = order[: LEARNED_FROM // 2], order[LEARNED_FROM // 2 :].tolist()
         kept = np.concatenate([best, self._source.sample(rest, min(len(rest), LEARNED_FROM // 2))]).astype(int)
@@ -155,21 +155,21 @@ class Weights:
 
 
 def alike(at: np.ndarray, other: np.ndarray, scale: float) -> np.ndarray:
-    """Matérn's covariance (5/2) of each coordinate with each other one."""
+    """Matérn 5/2 covariance between two sets of coordinates."""
     square = (at * at).sum(1)[:, None] + (other * other).sum(1)[None] - 2.0 * np.einsum("id,jd->ij", at, other)
     far = np.sqrt(np.maximum(square, 0.0) * square.dtype.type(5.0 / scale**2))
     return np.asarray((1.0 + far * (1.0 + far / 3.0)) * np.exp(-far))
 
 
 def expected_gain(mean: np.ndarray, variance: np.ndarray, best: float) -> np.ndarray:
-    """By how much a time is expected to be below the best (Mockus, 1975)."""
+    """Expected improvement over the best time (Mockus, 1975)."""
     deviation = np.sqrt(variance)
     ratio = (best - mean) / deviation
     return np.asarray(deviation * (ratio * below(ratio) + np.exp(-ratio * ratio / 2) / math.sqrt(2 * math.pi)))
 
 
 def below(ratio: np.ndarray) -> np.ndarray:
-    """The share of a normal distribution below so many deviations, to 2e-7 (Abramowitz and Stegun, 26.2.19)."""
+    """Normal distribution function, to 2e-7 (Abramowitz and Stegun, 26.2.19)."""
     size = np.minimum(np.abs(ratio), 12.0)
     series = np.polyval([5.3830e-6, 4.88906e-5, 3.80036e-5, 3.2776263e-3, 2.11410061e-2, 4.98673470e-2, 1.0], size)
     tail = 0.5 * series**-16.0

@@ -1,4 +1,4 @@
-"""Compiling configs ahead of their first launch: several at once, what they read and write, which are one binary."""
+"""Compile configs ahead of their first launch, several at once; learn what they access and which are duplicates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Tunable
 
 log = logging.getLogger("autotuned")
-TICK_S = 0.25  # how often one who waits for the compilers is told that it still waits
+TICK_S = 0.25  # interval of `tick` while waiting for compilers
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Wanted:
     """A config to compile.
 
     Attributes:
-        index: Place in the list of candidates.
-        hooked: User code runs before a launch: it may write, and may change what is compiled.
-        likely: It is to be tried first: it won for a call like this one.
-        suspect: A process ended while it was compiled: it is compiled alone, so that the blame is exact.
+        index: Position in the list of candidates.
+        hooked: User code runs before the launch: it may write, and may change what is compiled.
+        likely: To be tried first: it won for a similar call.
+        suspect: A process ended while it was compiled: compile it alone, so that the blame is exact.
     """
 
     index: int
@@ -55,10 +55,9 @@ class Wanted:
 
     @property
     def size(self) -> float:
-        """Grows with the time it takes to compile: elements of its blocks a warp, times stages.
+        """Estimates the compile time: block elements per warp, times stages.
 
-        Ranks as the times do: correlation 0.78 over 40 configs of a matmul and 0.91 over 36 of an attention kernel,
-        Triton 3.9 for sm_90.
+        Correlates with measured times: 0.78 over 40 configs of a matmul, 0.91 over 36 of attention (Triton 3.9, sm_90).
         """
         blocks = [value for value in self.config.kwargs.values() if isinstance(value, int) and value > 0]
         stages, warps = getattr(self.config, "num_stages", 1) or 1, getattr(self.config, "num_warps", 1) or 1
@@ -67,8 +66,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Ready:
-    """A config whose turn it is; `take()` returns its index, or that of an earlier one that is the same binary and has
-    the same grid, and raises what stands in its way.
+    """A config that may launch; `take()` returns its index, or that of an earlier duplicate, and raises what went
+    wrong.
     """
 
     wanted: Wanted
@@ -76,25 +75,25 @@ class Ready:
 
 
 class Compilers(Protocol):
-    """Processes that compile configs of kernels for this one, as `autotuned tune` has them."""
+    """Processes that compile configs for this one, as under `autotuned tune`."""
 
     def compile(
         self, kernel: str, parts: tuple[Any, ...], folder: Path | None, begun: Callable[[], None]
     ) -> str | None:
-        """Compile; the hash of the binary in Triton's cache, "" where that failed, None where nothing was tried."""
+        """Compile; returns the binary's hash in Triton's cache, "" if that failed, None if not attempted."""
 
     def missed(self, kernel: str) -> None:
-        """What was compiled there was not found here."""
+        """A binary compiled there was not found here."""
 
 
-compilers: list[Compilers] = []  # of the whole process; the last one is in force
+compilers: list[Compilers] = []  # process-wide; the last one is in force
 
 
 class CompileStream:
-    """What compiling the configs of one call has shown.
+    """Compiles the configs of one call.
 
     Attributes:
-        excluded: Why a config does not compile, by identity; passing reasons, such as a full memory, are left out.
+        excluded: Why configs do not compile, by identity; without passing reasons such as full memory.
     """
 
     def __init__(self, tunable: Tunable, call: Call, journal: Journal | None = None) -> None:
@@ -108,7 +107,7 @@ class CompileStream:
 
     @property
     def access(self) -> compiledkernel.Access | None:
-        """What all configs that are compiled so far read and write together; None where one does not tell."""
+        """What the configs compiled so far read and write; None if one does not tell."""
         return compiledkernel.union(self._found)
 
     def stream(
@@ -118,14 +117,14 @@ class CompileStream:
         tick: Callable[[Wanted], None] = lambda wanted: None,
         enough: Callable[[], bool] = lambda: True,
     ) -> Generator[Ready, None, None]:
-        """Compile, and give each config back: one by one, or from a pool; with a deadline as soon as it is ready.
+        """Compile configs and yield each as soon as it may launch.
 
-        Those with hooks come last. They are compiled too, for Triton's cache, but their hooks decide what is launched.
+        Configs with hooks come last: they are compiled for Triton's cache, but their hooks decide what is launched.
 
         Args:
-            deadline: Of `time.monotonic`; once it has passed no compilation begins, and the rest is left out.
-            tick: Told which config is compiled, now and then.
-            enough: Asked after the deadline whether a config has run; until then it goes on.
+            deadline: On `time.monotonic`; no compilation begins after it, and the rest is skipped.
+            tick: Called now and then with a config that is compiling.
+            enough: Whether a config has run; until then the deadline does not count.
 
         Raises:
             ValueError: `AUTOTUNED_COMPILE_WORKERS` holds no number.
@@ -142,7 +141,7 @@ class CompileStream:
             yield ready
 
     def running(self) -> dict[str, float]:
-        """What is being compiled at this moment, by identity, and for how many seconds already."""
+        """Seconds since each running compilation began, by identity."""
         now = time.monotonic()
         return {} if self._pool is None else {name: now - begun for name, begun in [*self._pool.begun.items()]}
 
@@ -173,7 +172,7 @@ class CompileStream:
         enough: Callable[[], bool],
     ) -> Iterator[Ready]:
         by_index = {one.index: one for one in wanted}
-        # With a budget the order of the list is kept: what the user put first is to be measured.
+        # With a budget keep the user's order: the first configs must be measured.
         order = wanted if deadline < math.inf else in_order(wanted)
         last: list[Ready] = []
 
@@ -184,7 +183,7 @@ class CompileStream:
             self._pool = pool
             started = {one.index: self._start(pool, one) for one in order}
             for _ in wanted:
-                # One with a hook waits for those without; at the deadline it must do where none of these has run.
+                # Without a deadline if so far only configs with hooks are ready.
                 limit = deadline if last or enough() else math.inf
                 index = pool.next(limit, partial(tick, order[-1]))
                 if index is None:
@@ -194,23 +193,22 @@ class CompileStream:
                     last.append(ready)
                 else:
                     yield ready
-        # A launch waits for Python's lock as often as it comes back from a call, and the compilers want it too: for 40
-        # configs of a matmul 16 cores needed 3.6 s when each was launched as it was ready, 2.6 s for compiling alone
-        # (H100, Triton 3.6). What launches then take without them is less. Only a budget asks for answers early.
+        # Launching while others compile is slow, since both need Python's lock: 40 configs of a matmul on 16 cores took
+        # 3.6 s, compiling alone 2.6 s (H100, Triton 3.6). So only with a budget are configs launched early.
         yield from sorted(last, key=lambda ready: (ready.wanted.hooked, ready.wanted.index))
 
     def _start(self, pool: _Pool, one: Wanted) -> Callable[[], Any]:
-        """Give one to the pool; the function that waits for it, loads it, and raises what went wrong."""
+        """Submit to the pool; returns a function that waits, loads, and raises what went wrong."""
         slot = _Slot(pool, one)
         try:
             finish = self._tunable.compile_in(slot, self._call, one.config)
         except Exception as error:
             finish = partial(_throw, error)
         if not slot.used:
-            pool.done.put(one.index)  # in Triton's table already, or it fails before the compiler runs
+            pool.done.put(one.index)  # known to Triton already, or failed before the compiler ran
         return finish or _nothing
 
-    # -- what has been compiled ----------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------
 
     def _take(self, one: Wanted, compile_: Callable[[], Any]) -> int:
         try:
@@ -220,7 +218,7 @@ class CompileStream:
         except Exception as error:
             if one.hooked:
                 failures.let_go(error)
-                return one.index  # the hook may mend it
+                return one.index  # the hook may fix it
             if not failures.is_passing(error):
                 self.excluded[one.identity] = failures.describe(error)
             raise
@@ -238,13 +236,11 @@ class CompileStream:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What a compiled kernel reads and writes, and the hash of its binary."""
-
     access: compiledkernel.Access | None
     binary: str | None
 
 
-# Found once a binary, not again for each further shape: 1.5 ms each, and 40 of them is as long as their race.
+# Cached per binary: 1.5 ms each, and 40 of them would take as long as their race.
 _facts: weakref.WeakKeyDictionary[Any, _Facts] = weakref.WeakKeyDictionary()
 
 
@@ -255,28 +251,28 @@ def _facts_of(compiled: Any) -> _Facts:
             found = _facts[compiled] = _Facts(
                 compiledkernel.accesses(compiled), compiledkernel.binary_identity(compiled)
             )
-    except TypeError:  # of a kind that cannot be a key
+    except TypeError:  # not hashable, or no weak references
         return _Facts(compiledkernel.accesses(compiled), compiledkernel.binary_identity(compiled))
     return found
 
 
 def in_order(wanted: Iterable[Wanted]) -> list[Wanted]:
-    """Those that take longest first, as nearly as can be told."""
+    """Longest compilations first, by estimate."""
     return sorted(wanted, key=_order)
 
 
 def _order(one: Wanted) -> tuple[bool, float, int]:
-    """Longest first; of one tile the fewest stages first, since these tell what more of them need."""
+    """Longest first; within one tile the fewest stages first, which predict the memory of more."""
     stages = getattr(one.config, "num_stages", 1) or 1
     return not one.likely, -one.size / stages, stages
 
 
 def _grid_of(call: Call, config: Any) -> tuple[Any, ...] | None:
-    """The grid a config is launched with; None where it cannot be told ahead."""
+    """A config's grid; None if it cannot be told ahead."""
     try:
         grid = call.grid(call.full(config)) if callable(call.grid) else call.grid
         return tuple(grid)
-    except Exception:  # the user's own code, with arguments that heuristics may still have to add
+    except Exception:  # user code, perhaps without arguments that heuristics add later
         return None
 
 
@@ -285,16 +281,16 @@ def _throw(error: Exception) -> Any:
 
 
 def _nothing() -> None:
-    """Stands in for what a target does not compile."""
+    """For a tunable that compiles nothing."""
 
 
 def _closed() -> bool:
-    """Whether a pool that is closed begins no other compilation."""
+    """A closed pool starts no compilation."""
     return True
 
 
 class _Pool:
-    """Threads that compile; `done` has the index of each config that is ready, in that order."""
+    """Threads that compile; `done` receives the index of each config as it gets ready."""
 
     def __init__(
         self, count: int, kernel: str, journal: Journal, memory: SharedMemory, over: Callable[[], bool]
@@ -311,20 +307,19 @@ class _Pool:
         return self
 
     def __exit__(self, *details: object) -> None:
-        # A thread that compiles cannot be stopped: it ends by itself, and what it has made stays in the cache.
+        # A compiling thread cannot be stopped: it ends by itself, and its binary stays in the cache.
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._brisk.__exit__(None, None, None)
-        self._over = _closed  # what was given leads to the search, and the search to this pool
+        self._over = _closed  # breaks the cycle with the search
 
     def submit(self, one: Wanted, compile_: Callable[[], Any]) -> Future[Any]:
-        """Compile on a thread of the pool."""
         future = self._threads.submit(self._run, one, compile_)
         future.add_done_callback(lambda future: self.done.put(one.index))
         return future
 
     def _run(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
         if self._over():
-            raise CancelledError  # as those are that no thread has taken yet
+            raise CancelledError  # as for configs that no thread has taken
         if not one.hooked:
             self._memory.refuse(one.config)
         with cache.same_as(self._folder):
@@ -337,7 +332,7 @@ class _Pool:
         return compiled
 
     def _made(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
-        """Let a process compile it, if there is one that can; then it is only loaded here."""
+        """Let a compile process do it if there is one; then only load the result."""
         there = self._made_elsewhere(one, compile_)
         is_kept = bool(there) and cache.holds(str(there))
         with self._journal.compiling(one.identity):
@@ -362,7 +357,7 @@ class _Pool:
             raise
 
     def next(self, deadline: float, tick: Callable[[], None]) -> int | None:
-        """The next config that is ready; None if the deadline comes first."""
+        """Index of the next ready config; None at the deadline."""
         while (left := deadline - time.monotonic()) > 0:
             try:
                 return self.done.get(timeout=min(left, TICK_S))
@@ -372,13 +367,13 @@ class _Pool:
 
 
 class _Slot:
-    """What Triton takes for an executor: it leaves one compilation to the pool."""
+    """Passed to Triton as an executor: hands one compilation to the pool."""
 
     def __init__(self, pool: _Pool, one: Wanted) -> None:
         self._pool, self._one = pool, one
         self.used = False
 
     def submit(self, compile_: Callable[[], Any]) -> Future[Any]:
-        """Called by Triton unless its table has the kernel."""
+        """Called by Triton unless it has compiled the kernel before."""
         self.used = True
         return self._pool.submit(self._one, compile_)

@@ -1,4 +1,4 @@
-"""Threads that compile a list of binaries into Triton's cache, each once on this host whatever processes want it."""
+"""Threads that compile binaries into Triton's cache, each once per host, whatever processes want it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from autotuned.triton_compat import cache
 from autotuned.triton_compat.compiled import Compilation
 
 log = logging.getLogger("autotuned")
-TICK_S = 0.5  # how often one who waits is told that it still waits
-POLL_S = 0.05  # how often is looked whether another process has compiled what is left, or let go of a processor
-STALL_S = 300.0  # so long after the last binary nothing more is expected: no compilation was seen to take that long
+TICK_S = 0.5  # interval of `tick` while waiting
+POLL_S = 0.05  # interval of looking for binaries and processors that other processes are done with
+STALL_S = 300.0  # give up this long after the last binary: no compilation was seen to take that long
 
 
 class Crew:
-    """Threads of this process, which take the next binary of a list that nobody on this host compiles.
+    """Threads that take the next binary of a list that no process on this host is compiling.
 
-    They end when nothing is left, or after `close`; at the end of the process with what they are at.
+    They end when the list is empty or after `close`; at process exit after their present compilation.
 
     Args:
-        wanted: What to compile, in the order in which to begin.
-        count: How many threads.
-        slots: Locks of the processors of this host, where processes share them; a compilation holds one of them.
-        noted: What is around each compilation, given its hash.
+        wanted: What to compile, in order.
+        count: Number of threads.
+        slots: Locks of this host's processors if processes share them; each compilation holds one.
+        noted: Context around each compilation, given its hash.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Crew:
 
     @property
     def done(self) -> int:
-        """How many are compiled, by whatever process, or failed."""
+        """Number of binaries compiled by any process, or failed."""
         return self.total - len(self._open)
 
     def start(self) -> Crew:
-        """Begin; without any thread if none can be had."""
+        """Start the threads; none if the system refuses."""
         try:
             for number in range(self._count):
                 threading.Thread(target=self._work, name=f"autotuned-ahead_{number}").start()
@@ -65,14 +65,14 @@ class Crew:
         return self
 
     def close(self) -> None:
-        """Begin nothing more. What is in LLVM cannot be stopped, and ends by itself."""
+        """Start no further compilation; running ones end by themselves."""
         self._over.set()
 
     def wait(self, tick: Callable[[], None]) -> bool:
-        """Wait until nothing is left; False if nothing came for `STALL_S`, or no thread could be had.
+        """Wait until all are done; False if nothing came for `STALL_S`, or there are no threads.
 
         Args:
-            tick: Called now and then meanwhile.
+            tick: Called now and then.
         """
         while self._open and time.monotonic() - self._latest_s < STALL_S and not self._over.is_set():
             with self._ended:
@@ -81,7 +81,7 @@ class Crew:
         return not self._open
 
     def wait_for(self, digest: str) -> None:
-        """Wait for one binary if it is being compiled; what has not begun is the caller's to compile."""
+        """Wait for a binary that is being compiled; one not begun is left to the caller."""
         with self._turn:
             for one in [one for one in self._left if one.digest == digest]:
                 with ExitStack() as held:
@@ -101,7 +101,7 @@ class Crew:
                 self._end(one.digest)
 
     def _claim(self) -> tuple[Compilation, ExitStack] | None:
-        """The next one that nobody compiles, and what holds its locks; None once none is left."""
+        """The next binary that nobody compiles, with its locks held; None at the end."""
         with self._looking:  # one thread looks, the others wait for it
             while self._left and not self._over.is_set() and threading.main_thread().is_alive():
                 with self._turn:
@@ -134,7 +134,7 @@ class Crew:
 
 
 def shared_slots() -> list[Path]:
-    """Locks of the processors, where ranks of one job share this host; none where they do not, or the user counts."""
+    """Locks of the processors if ranks of one job share this host; none if the user sets the workers."""
     if env.local_ranks() < 2 or env.compile_workers() is not None:
         return []
     return [layout.compile_slot_path(locks.host(), number) for number in range(parallelism.on_this_host())]
@@ -145,7 +145,7 @@ def _compile(one: Compilation) -> None:
         return  # another process was quicker
     try:
         threads.parsed_again(one.run)
-    except Exception as error:  # Triton meets it again, and says it in its way
+    except Exception as error:  # Triton will meet and report it again
         log.debug("compile ahead: %s", failures.describe(error))
         failures.let_go(error)
 
@@ -158,7 +158,7 @@ def _lock_of(one: Compilation) -> list[Path]:
 
 
 def _hold(held: ExitStack, paths: Sequence[Path], stays: bool = False) -> bool:
-    """Hold the first of some locks that is free; True where there are none at all."""
+    """Hold the first free lock; True if there are no locks."""
     for path in paths:
         if (let_go := locks.claim(path, stays)) is not None:
             held.callback(let_go)

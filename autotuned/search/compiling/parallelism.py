@@ -1,4 +1,4 @@
-"""How many configs may be compiled at once: the user says so, or cores, memory and other ranks of this host do."""
+"""How many configs to compile at once: the user's setting, or cores, memory and ranks on this host."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 from autotuned import env
 
 LEAST_CONFIGS = 4  # below this a pool costs more than it saves
-# What one more compilation takes while it runs: LLVM's memory for one module. Seen with Triton 3.9 on x86_64: 362 MB
-# for a process that had compiled a matmul, 294 MB of it torch.
+# LLVM's memory for one module. Seen with Triton 3.9 on x86_64: 362 MB for a process that had compiled a matmul, 294 MB
+# of it torch.
 THREAD_BYTES = 256 << 20
 
 
 def count(configs: int, root: Path = Path("/")) -> int:
-    """How many workers to start for so many configs that are to be compiled; 0 for none.
+    """Number of compile workers for `configs` configs; 0 for none.
 
-    `AUTOTUNED_COMPILE_WORKERS` decides where it is set. Otherwise one core is left to the thread that measures, on
-    hosts that have four or more; ranks that run on this host share the cores.
+    `AUTOTUNED_COMPILE_WORKERS` decides if set. Otherwise hosts with four or more cores leave one to the measuring
+    thread, and ranks on this host share the cores.
 
     Args:
-        configs: How many are to be compiled.
-        root: Where `/proc` and `/sys` are looked for.
+        configs: Number of configs to compile.
+        root: Where to look for `/proc` and `/sys`.
 
     Raises:
-        ValueError: `AUTOTUNED_COMPILE_WORKERS` holds no number of 0 or more.
+        ValueError: `AUTOTUNED_COMPILE_WORKERS` is not a number of 0 or more.
     """
     asked = env.compile_workers()
     if asked is not None:
@@ -39,12 +39,12 @@ def count(configs: int, root: Path = Path("/")) -> int:
 
 
 def ahead(configs: int, root: Path = Path("/")) -> int:
-    """How many threads compile so many configs before any is measured; 0 for none, as on one core.
+    """Number of threads that compile before anything is measured; 0 for none, as on one core.
 
-    All cores: nothing else is done meanwhile, and ranks of this host take turns (`crew.Crew`).
+    Uses all cores, since nothing else runs; ranks of this host take turns (`crew.Crew`).
 
     Raises:
-        ValueError: `AUTOTUNED_COMPILE_WORKERS` holds no number of 0 or more.
+        ValueError: `AUTOTUNED_COMPILE_WORKERS` is not a number of 0 or more.
     """
     asked = env.compile_workers()
     workers = min(configs, on_this_host(root) if asked is None else asked)
@@ -52,24 +52,24 @@ def ahead(configs: int, root: Path = Path("/")) -> int:
 
 
 def on_this_host(root: Path = Path("/")) -> int:
-    """Compilations that cores and memory of this host allow at a time."""
+    """Compilations that cores and memory of this host allow at once."""
     return min(cores(root), memory_bytes(root) // THREAD_BYTES)
 
 
 def cores(root: Path = Path("/")) -> int:
-    """Cores that this process may use, by its affinity and the quotas of its control groups; at least 1."""
+    """Cores that this process may use, by affinity and cgroup quotas; at least 1."""
     # Not there on macOS and Windows.
     allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, min([allowed, *(int(quota) for quota in _cpu_quotas(root))]))
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
-    """Memory that is left on this host and in its control groups; without any answer as much as there may be."""
+    """Free memory of this host and its cgroups; unlimited if unknown."""
     return min([sys.maxsize, *_free_memory(root)])
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
-    """Cores by the quota of each control group that has one."""
+    """Cores by the quota of each cgroup."""
     for folder in _group_folders(root, "cpu"):
         quota, _, period = _text(folder / "cpu.max").partition(" ")
         if not quota:
@@ -90,7 +90,7 @@ def _free_memory(root: Path) -> Iterator[int]:
 
 
 def _group_folders(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's control groups, innermost first, of version 2 and of version 1."""
+    """Folders of this process's cgroups, innermost first, version 2 and version 1."""
     seen = set()
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, names, path = (line.split(":", 2) + ["", ""])[:3]
@@ -98,7 +98,7 @@ def _group_folders(root: Path, controller: str) -> Iterator[Path]:
             continue
         top = root / "sys/fs/cgroup" / names
         inner = top / path.lstrip("/")
-        # In a container the path may be that of the host, while only the group itself is mounted: then the top is it.
+        # In a container the path may be the host's while only the group itself is mounted, at the top.
         for folder in (inner, *inner.parents):
             if folder not in seen and folder.is_relative_to(top):
                 seen.add(folder)

@@ -1,1 +1,1 @@
-"""Keep the caller's data, and wrong results out, while configs are tried; `protection.py` first."""
+"""Protect the caller's data, and reject wrong results, while configs are tried; `protection.py` first."""

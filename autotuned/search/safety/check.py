@@ -1,4 +1,4 @@
-"""`check=`: whether a config computes what a reference does, within the tolerance of each dtype."""
+"""`check=`: compare a config's results with a reference, within a tolerance per dtype."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autotuned.store.conditions import OTHERS, Checked, Restore
 from autotuned.store.conditions import names as ordered
 from autotuned.typed_json import Json, digest
 
-# Relative; what is not listed must be equal bit for bit (integers, booleans) or value for value (fp8).
+# Relative; other dtypes must be equal, bit for bit (integers, booleans) or value for value (fp8).
 TOLERANCES = {
     "float64": 1e-7, "complex128": 1e-7, "float32": 1e-4, "complex64": 1e-4, "float16": 1e-2, "bfloat16": 1e-2,
 }  # fmt: skip
@@ -28,19 +28,19 @@ Output = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Check:
-    """How configs are checked while they are tuned; `check=f` is short for `check=Check(f)`.
+    """How configs are checked during a search; `check=f` is short for `check=Check(f)`.
 
     Attributes:
         reference: A callable that takes arguments of the kernel by name, or "first": the first config that runs. It
-            returns what is expected, as a dict by argument name, as one tensor, or as a tuple in the order of the
-            written arguments; or it writes into the written arguments (it gets copies of them) and returns None. Any
-            other argument is the caller's own and must not be written.
-        tolerance: Allowed difference, relative to the expected element plus the mean of all of them: one number, or
-            numbers by dtype name ("float16"). None: `TOLERANCES`.
+            returns the expected values as a dict by argument name, as one tensor, or as a tuple in the order of the
+            written arguments; or it writes into the written arguments (it gets copies of them) and returns None. All
+            other arguments are the caller's own; it must not write them.
+        tolerance: Allowed difference, relative to the expected element plus the mean of all: a number, or numbers by
+            dtype name ("float16"). None: `TOLERANCES`.
         equal_nan: Whether NaN equals NaN.
-        poison: Fill outputs with NaN, or a pattern in integers, before each checked launch, so that a config which
-            writes nothing or half cannot pass on an earlier one's result. True: the arguments that the compiled
-            kernel writes and does not read; a list of names: these.
+        poison: Fill outputs with NaN (a pattern for integers) before each checked launch, so that a config that writes
+            too little cannot pass on an earlier one's result. True: the arguments that the compiled kernel writes and
+            does not read; a list: these names.
     """
 
     reference: Callable[..., Any] | str
@@ -56,7 +56,7 @@ class Check:
 
     @property
     def poisoned(self) -> Sequence[str]:
-        """The arguments that `poison` names."""
+        """Names in `poison`."""
         return () if isinstance(self.poison, bool) else self.poison
 
 
@@ -67,7 +67,7 @@ def _is_tolerance(given: Any) -> bool:
 
 
 def _is_amount(given: Any) -> bool:
-    """Whether it is a number of 0 or more: with NaN everything is wrong, with infinity nothing is."""
+    """A number of 0 or more: with NaN everything would be wrong, with infinity nothing."""
     return isinstance(given, numbers.Real) and not isinstance(given, bool) and 0 <= float(given) < float("inf")
 
 
@@ -101,10 +101,10 @@ _FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 
 
 def as_check(given: Any, kernel: str) -> Check:
-    """What was given for `check=`, as a `Check`.
+    """`check=` as a `Check`.
 
     Raises:
-        DecorationError: It is none.
+        DecorationError: It is not a valid check.
     """
     if not (isinstance(given, Check) or callable(given) or (isinstance(given, str) and given == "first")):
         raise DecorationError(f"`{kernel}`: check: expected a callable, 'first' or a Check, got {given!r:.80}.")
@@ -112,7 +112,7 @@ def as_check(given: Any, kernel: str) -> Check:
 
 
 def tolerances(check: Check) -> dict[str, float]:
-    """What a check allows, by dtype, with `OTHERS`."""
+    """Tolerances by dtype; `OTHERS` for the rest."""
     given = check.tolerance
     if given is None or isinstance(given, Mapping):
         return {OTHERS: 0.0, **TOLERANCES, **{str(dtype): float(number) for dtype, number in (given or {}).items()}}
@@ -120,12 +120,12 @@ def tolerances(check: Check) -> dict[str, float]:
 
 
 def asked(check: Check, kernel: str, first: str, restore: Restore) -> Checked:
-    """A check as records hold it.
+    """A check as records store it.
 
     Args:
-        kernel: For the error of a reference that cannot be spelled.
-        first: The identity of the first config of a call.
-        restore: What is put back around trials.
+        kernel: For the error message if the reference has no source.
+        first: Identity of the first config of the call.
+        restore: What is restored around trials.
     """
     reference: Json = (
         {"first": digest(first)}
@@ -137,13 +137,13 @@ def asked(check: Check, kernel: str, first: str, restore: Restore) -> Checked:
 
 
 class Checker:
-    """The expected outputs of one call.
+    """Expected outputs of a call.
 
     Args:
         arguments: The bound arguments by name.
 
     Attributes:
-        names: Of the arguments that are compared.
+        names: The arguments to compare.
     """
 
     def __init__(self, check: Check, kernel: str, arguments: Mapping[str, Any]) -> None:
@@ -154,17 +154,17 @@ class Checker:
         self._expected: list[Any] | None = None
 
     def expects(self, names: Sequence[str]) -> bool:
-        """Whether it is known what these arguments are to hold."""
+        """Whether the expected values of these arguments are known."""
         return self._expected is not None and self.names == list(names)
 
     def ask_reference(self, names: Sequence[str]) -> None:
-        """Run the reference on what the caller gave.
+        """Run the reference on the caller's arguments.
 
         Args:
             names: The written arguments.
 
         Raises:
-            CheckError: It raises, or returns something that cannot be compared with these arguments.
+            CheckError: It raises, or returns values that do not fit these arguments.
         """
         assert callable(self.check.reference)
         arguments = _accepted(self.check.reference, self._arguments)
@@ -206,7 +206,7 @@ class Checker:
         return dict(zip(names, values))
 
     def _of_one(self, name: str, given: Any) -> list[Any]:
-        """The tensors expected for one argument."""
+        """Expected tensors of one argument."""
         wanted = [tuple(tensor.shape) for _, tensor in tensors_in(name, self._arguments[name])]
         tensors = [tensor for _, tensor in tensors_in(name, given)]
         got = [tuple(tensor.shape) for tensor in tensors]
@@ -218,15 +218,15 @@ class Checker:
         return tensors
 
     def take(self, names: Sequence[str], outputs: Sequence[Output]) -> None:
-        """Expect what the outputs hold now, which are those of these arguments."""
+        """Expect the present outputs of these arguments."""
         self.names = list(names)
         self._expected = [_copy(tensor) for _, tensor in outputs]
 
     def difference(self, outputs: Sequence[Output], stricter: Checked | None = None) -> str | None:
-        """How the outputs differ from what is expected, in words; None if they do not.
+        """How the outputs differ from the expected ones, as text; None if they do not.
 
         Args:
-            stricter: Allow what this check allows, in place of what the checker's own does.
+            stricter: Use the tolerances of this check instead.
         """
         assert self._expected is not None
         allowed = self._tolerance if stricter is None else stricter.tolerance
@@ -258,10 +258,10 @@ class Checker:
         )
 
     def refuse_majority(self, wrong: int, checked: int) -> None:
-        """Stop where the reference stands against most configs: then it is not they that are to blame.
+        """Blame the reference if most configs differ from it.
 
         Raises:
-            CheckError: More than half of those checked differ.
+            CheckError: More than half of the checked configs differ.
         """
         if 2 * wrong > checked:
             name = "the first config" if self.check.reference == "first" else "the reference"
@@ -280,7 +280,7 @@ def outputs_of(arguments: Mapping[str, Any], names: Sequence[str]) -> list[Outpu
 
 
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments that a function takes by name; all of them where it takes `**kwargs`."""
+    """The arguments that a function takes by name."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return arguments
@@ -290,15 +290,17 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Map
 def _copied(
     arguments: Mapping[str, Any], tensors: Mapping[str, list[Any]], copies: Mapping[str, list[Any]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Arguments that hold these tensors, copied with the copies in place of them; and those that refuse, with why."""
+    """Copies of the arguments that hold these tensors, with the tensors' copies inside; and why others cannot be
+    copied.
+    """
     copied, uncopied = {}, {}
     for name in arguments.keys() & tensors.keys():
         instead = {id(tensor): made for tensor, made in zip(tensors[name], copies[name])}
         try:
             copied[name] = copy.deepcopy(arguments[name], instead)
             if {id(tensor) for _, tensor in tensors_in(name, copied[name])} != {*map(id, copies[name])}:
-                uncopied[name] = "a copy of it holds the same tensors"  # as of functions and weak references
-        except Exception as error:  # whatever the classes of what it holds raise
+                uncopied[name] = "a copy of it holds the same tensors"  # as with functions and weak references
+        except Exception as error:  # user classes may raise anything
             uncopied[name] = f"{type(error).__name__}: {error}"
     return copied, uncopied
 
@@ -308,7 +310,7 @@ def _copy(value: Any) -> Any:
 
 
 def _wide(tensor: Any, dtype: str) -> Any:
-    """All elements, flat, in a type that holds every value and in which differences are exact enough."""
+    """All elements, flat, in a type wide enough to hold and subtract them."""
     kind = "complex128" if "complex" in dtype else "int64" if "int" in dtype else "float64"
     if hasattr(tensor, "detach"):
         return tensor.detach().to(getattr(sys.modules["torch"], kind)).reshape(-1)
@@ -316,13 +318,13 @@ def _wide(tensor: Any, dtype: str) -> Any:
 
 
 def _library_of(tensor: Any) -> Any:
-    """torch, numpy or cupy: the home of a tensor's class, or of what it is derived from."""
+    """torch, numpy or cupy, from the tensor's class or its bases."""
     homes = [kind.__module__.split(".")[0] for kind in type(tensor).__mro__]
     return sys.modules[next(home for home in homes if home in ("torch", "numpy", "cupy"))]
 
 
 def is_all_nan(tensor: Any) -> bool:
-    """Whether all elements are NaN, as poison leaves them."""
+    """Whether all elements are NaN."""
     return bool(_library_of(tensor).isnan(_wide(tensor, str(tensor.dtype))).all())
 
 

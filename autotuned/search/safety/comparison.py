@@ -1,4 +1,4 @@
-"""What configs compute while they are tuned, against what `check=` expects: of this call, and of one that asks more."""
+"""Check configs during a search, by this call's check and by a stricter one that other calls asked for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from autotuned.search.trials import Board
 
 
 class Launches(NamedTuple):
-    """How a search launches a trial on tensors that are poisoned.
+    """How a search launches a trial on poisoned tensors.
 
     Attributes:
         once: Launches it.
-        runs: Launches it too, and says whether it ran: one that reads what was there may raise.
+        runs: Launches it and returns whether it ran.
     """
 
     once: Callable[[Trial, Sequence[Any]], None]
@@ -39,14 +39,14 @@ class Comparison:
 
     @property
     def is_with_first(self) -> bool:
-        """Whether the first config stands for a reference."""
+        """Whether the first config is the reference."""
         return self._checker.check.reference == "first"
 
     def learn(self, survivors: Sequence[Trial], first: Trial | None) -> None:
-        """Find out what is expected, of the first config or, where that is None, of the reference.
+        """Get the expected values, from `first` or else from the reference.
 
         Raises:
-            CheckError: The reference raises, or returns what cannot be compared.
+            CheckError: The reference raises, or returns values that cannot be compared.
         """
         self._poison.find_rewritten(survivors)
         self._guard.with_room(partial(self._expect, first))
@@ -69,13 +69,13 @@ class Comparison:
         return [name for name in self._job.call.arguments if name in written]
 
     def difference(self, trial: Trial) -> str | None:
-        """How a config's results differ by this call's check, in words; None if they do not."""
+        """How a config's results differ under this call's check, as text; None if they do not."""
         own, stricter = self._guard.with_room(partial(self._differences, trial))
         self._note_verdict(trial, own is None, stricter is None)
         return own
 
     def _differences(self, trial: Trial) -> tuple[str | None, str | None]:
-        """By this call's check, and by one that also covers what others asked."""
+        """Under this call's check, and under the stricter one."""
         checker, job, stricter = self._checker, self._job, self._job.stricter
         self._launch(trial, self._poison.tensors(checker.check.poison))
         own = checker.difference(self._outputs())
@@ -98,9 +98,5 @@ class Comparison:
         self._board.passed[identity], self._board.failed_checks[identity] = tuple(passed), tuple(failed)
 
     def refuse_majority(self, wrong: int, checked: int) -> None:
-        """Refuse a reference from which more than half of the configs differ.
-
-        Raises:
-            CheckError: It is one.
-        """
+        """See `Checker.refuse_majority`."""
         self._checker.refuse_majority(wrong, checked)

@@ -1,4 +1,4 @@
-"""What `Check(poison=)` fills before a checked launch, and how that is found out where the code does not tell."""
+"""Which tensors `Check(poison=)` fills before a checked launch, found by trial if the compiled code does not tell."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
 
 class Poison:
-    """The arguments of one search that are filled.
+    """Poisoned arguments of a search.
 
-    Asked for by True they are those that are written and not read. Compiled code tells; elsewhere it is tried with
-    arguments of floating-point numbers. Integers are left alone: they may be indices, and who reads elsewhere ends the
-    process.
+    With `poison=True` these are the arguments that are written and not read. Compiled code tells which; otherwise each
+    floating-point argument is tried. Integers are skipped: they may be indices, and a wild read ends the process.
 
     Args:
-        runs: Whether a trial runs when it is given these tensors filled.
-        tries: Whether it is to be found out, where the code does not tell, what True stands for.
+        runs: Whether a trial runs with these tensors filled.
+        tries: Whether to find the arguments by trial if the code does not tell.
     """
 
     def __init__(
@@ -37,10 +36,10 @@ class Poison:
     ) -> None:
         self._checker, self._job, self._tries = checker, job, tries
         self._ahead, self._guard, self._runs = ahead, guard, runs
-        self._overwritten: list[str] = []  # no launch needs what is in them
+        self._overwritten: list[str] = []  # arguments whose content no launch needs
 
     def tensors(self, asked: bool | Sequence[str]) -> list[Any]:
-        """What `poison=` stands for in this call."""
+        """Tensors that a value of `poison=` selects in this call."""
         access, arguments = self._ahead.access, self._job.call.arguments
         if asked is False:
             return []
@@ -57,9 +56,9 @@ class Poison:
         return self._tries and self._ahead.access is None
 
     def find_rewritten(self, trials: Sequence[Trial]) -> None:
-        """Find the arguments that a launch writes without a change, since they hold already what it writes."""
+        """Find arguments that a launch writes without changing them, since they hold the result already."""
         known = {*self._guard.written, *self._job.zero}
-        asks = self._is_tried or (not known and self._ahead.access is None)  # there would be nothing to check
+        asks = self._is_tried or (not known and self._ahead.access is None)  # else there is nothing to check
         for name in self._job.call.arguments if asks else ():
             tensors = self._floating(name)
             if name in known or not tensors:
@@ -69,7 +68,7 @@ class Poison:
                 self._guard.drop(name)
 
     def find_overwritten(self, trials: Sequence[Trial]) -> None:
-        """Find the written arguments from which one config, at least, computes what is expected although filled."""
+        """Find written arguments that can be poisoned: a config's results are right all the same."""
         for name in self._checker.names if self._is_tried else ():
             tensors = self._floating(name)
             if name in self._job.zero or name in self._overwritten or not tensors:
@@ -82,6 +81,6 @@ class Poison:
         return self._checker.difference(outputs_of(self._job.call.arguments, self._checker.names)) is None
 
     def _floating(self, name: str) -> list[Any]:
-        """The tensors of an argument that hold floating-point or complex numbers."""
+        """Tensors of an argument with floating-point or complex numbers."""
         found = outputs_of(self._job.call.arguments, [name])
         return [tensor for _, tensor in found if "float" in str(tensor.dtype) or "complex" in str(tensor.dtype)]

@@ -1,4 +1,4 @@
-"""The caller's data during one search: set aside as configs turn out to write it, and put back at its end."""
+"""The caller's data during a search: saved as configs turn out to write it, restored at the end."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ _NOTHING_YET = object()
 
 
 class Guard:
-    """Keeps the trials of a search out of the caller's data, and the search going where the device has little room.
+    """Protects the caller's data during a search, and keeps the search going when device memory is short.
 
     Attributes:
-        is_short: Whether the device has been short of memory: then what can be spared is not kept.
+        is_short: Whether device memory was short.
     """
 
     def __init__(self, job: Job, ahead: CompileStream) -> None:
         self._job, self._ahead = job, ahead
-        self._protection = Protection({}, [], [])  # made for the first launch, and anew where more may be written
+        self._protection = Protection({}, [], [])  # replaced by `protect`
         self._made_for: object = _NOTHING_YET
         self.is_short = job.timer.is_short
 
     # -- before, at and after a launch ---------------------------------------------------------------------------
 
     def protect(self) -> None:
-        """Set aside what the configs compiled so far may write.
+        """Save what the configs compiled so far may write.
 
-        One that comes later may write more. What none of those before writes is as the caller gave it until then, so
-        it can still be set aside.
+        A later config may write more; until then no trial has touched that, so it can still be saved.
         """
         access = self._ahead.access
         if access == self._made_for:
@@ -70,38 +69,38 @@ class Guard:
         return make(on_host=True)
 
     def _unread(self) -> Collection[str]:
-        """Arguments that configs write and nothing reads, by any name: what is in them changes no trial."""
+        """Arguments that configs write and nothing reads under any name: their content affects no trial."""
         job, access = self._job, self._ahead.access
         if access is None or job.restore is not None or job.hooks.before is not None or job.hooks.after is not None:
             return ()
         return memory.unshared(job.call.arguments, access.written - access.read)
 
     def begin(self) -> None:
-        """A config is launched for the first time: until `learn`, nobody knows what it has written."""
+        """See `Protection.begin`."""
         self._protection.begin()
 
     def learn(self) -> None:
-        """Find out what a launch has written, where that is not known."""
+        """See `Protection.learn`."""
         self._protection.learn()
 
     def prepare(self) -> None:
-        """Give the next launch what the caller gave, as far as it reads it."""
+        """See `Protection.prepare`."""
         self._protection.prepare()
 
     def keep(self, name: str) -> None:
-        """Put an argument back too: the check fills it."""
+        """See `Protection.keep`."""
         self._protection.keep(name)
 
     def drop(self, name: str) -> None:
-        """Put an argument back now and not again: nothing else writes it."""
+        """See `Protection.drop`."""
         self._protection.drop(name)
 
     def renew(self) -> None:
-        """Put back what no launch reads: what the next one leaves is looked at."""
+        """See `Protection.renew`."""
         self._protection.renew()
 
     def with_room(self, act: Callable[[], Result]) -> Result:
-        """Do it; once more with all the memory that can be spared if it runs out."""
+        """Call `act`; if memory runs out, free what can be spared and call it again."""
         try:
             return act()
         except Exception as error:
@@ -109,14 +108,14 @@ class Guard:
                 raise
         self.is_short = True
         self._protection.move_to_host()
-        self._job.timer.free()  # last: it hands back what the copies took, too
+        self._job.timer.free()  # last: it also releases the memory of the moved copies
         return act()
 
     # -- what is known -------------------------------------------------------------------------------------------
 
     @property
     def restored(self) -> list[str]:
-        """Names of the arguments that are put back."""
+        """Names of the arguments that are restored."""
         return self._protection.written
 
     @property
@@ -127,7 +126,7 @@ class Guard:
         return [name for name in self._job.call.arguments if name in written]
 
     def note(self, facts: Outcome) -> None:
-        """Write down what was found out; before `release`, which forgets it."""
+        """Store the findings; call before `release`, which forgets them."""
         facts.written = self.restored
         facts.copied_bytes, facts.needed_bytes = self._protection.nbytes
         if self._job.restore is not None:
@@ -137,12 +136,12 @@ class Guard:
     # -- at the end ----------------------------------------------------------------------------------------------
 
     def release(self, lost: bool) -> None:
-        """Put the caller's data back; where the device is lost, only let go of the copies."""
+        """Restore the caller's data; if the device is lost, only drop the copies."""
         if lost:
             self._protection.abandon()
         try:
             self._protection.release()
-        except KeyboardInterrupt:  # a second one, or one that came just now
+        except KeyboardInterrupt:
             self._protection.release()
             raise
         except Exception as error:

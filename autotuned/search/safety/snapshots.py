@@ -1,4 +1,4 @@
-"""Keeping trials out of the user's data: `restore_value`, `reset_to_zero`, and what a kernel writes."""
+"""Keep trials out of the user's data: `restore_value`, `reset_to_zero`, and what a kernel writes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from autotuned.search.failures import is_memory_error
 
 
 class Snapshot:
-    """The elements of one tensor, set aside; the kernel goes on seeing the caller's own memory.
+    """A copy of a tensor's elements; the kernel keeps working on the caller's memory.
 
     Args:
-        names: Arguments that are this very tensor.
+        names: Arguments that are this tensor.
         on_host: Keep the copy in host memory.
     """
 
@@ -35,20 +35,20 @@ class Snapshot:
         return int(math.prod(self._view.shape) * self._view.itemsize)
 
     def restore(self) -> None:
-        """Write the elements back through the caller's own view; bytes between them are not touched."""
+        """Write the elements back through the caller's view, without touching bytes between them."""
         _write(self._view, self._saved)
 
     def changed(self) -> bool:
-        """Whether any bit differs from what was set aside (NaN payloads and -0.0 included)."""
+        """Whether any bit differs from the copy, NaN payloads and -0.0 included."""
         return not _same_bits(self._view, self._saved)
 
     def move_to_host(self) -> None:
-        """Give the device's memory back, and keep the copy in host memory."""
+        """Move the copy to host memory."""
         if is_torch(self._saved) and self._saved.is_cuda:
             self._saved = _to_host(self._saved)
 
 
-# Copies and comparisons across memories go in parts of this size, so that what they need beside the copies is small.
+# Part size for copies and comparisons between memories, which keeps temporaries small.
 CHUNK_BYTES, SMALLEST_CHUNK_BYTES = 8 << 20, 64 << 10
 
 
@@ -65,11 +65,11 @@ def _copy_of(view: Any, on_host: bool) -> Any:
         except Exception as error:
             if not is_memory_error(error):
                 raise
-        return _to_host(view)  # slower to restore, but the search goes on beside a full device
+        return _to_host(view)  # slower to restore, but the search goes on
 
 
 def _to_host(view: Any) -> Any:
-    """A copy in pinned host memory, in pageable memory where that is short, made part by part."""
+    """A copy in pinned host memory, pageable if that is short, made in parts."""
     message = "device memory is short: what trials may change is kept in host memory, and a search takes longer."
     env.warn_once("host copies", message)
     saved = _host_memory(view)
@@ -107,13 +107,13 @@ def _write(view: Any, saved: Any) -> None:
         if saved.device == view.device:
             view.copy_(saved)
             return
-        _across(view, saved, CHUNK_BYTES, non_blocking=True)  # else it waits for the sleep that holds a timer's stream
+        _across(view, saved, CHUNK_BYTES, non_blocking=True)  # else it waits for the timer's sleeping kernel
 
 
 def _across(to: Any, source: Any, limit: int, non_blocking: bool = False) -> None:
-    """Copy between two memories in parts, which get smaller where there is no room beside them.
+    """Copy between two memories in parts, smaller ones if memory is short.
 
-    A part that is not dense takes a copy of itself on the device; of one element there is none.
+    A part that is not dense needs a temporary copy on the device; a single element does not.
     """
     for part, given in _parts(to, source, limit):
         try:
@@ -126,14 +126,14 @@ def _across(to: Any, source: Any, limit: int, non_blocking: bool = False) -> Non
 
 
 def _same_bits(view: Any, saved: Any, limit: int = CHUNK_BYTES) -> bool:
-    """Whether two tensors hold the same bits; False, too, where there is no room to tell: what is restored once too
-    often is right all the same.
+    """Whether two tensors hold the same bits; also False if memory is too short to tell, since restoring once too often
+    is harmless.
     """
     if not is_torch(view):
         return bool(view.tobytes() == saved.tobytes())
     import torch
 
-    at_last = limit < SMALLEST_CHUNK_BYTES  # then in host memory, which takes none of the device's for a dense part
+    at_last = limit < SMALLEST_CHUNK_BYTES  # then compare in host memory
     with torch.inference_mode(view.is_inference()), torch.no_grad():
         try:
             return all(
@@ -155,17 +155,17 @@ def _bytes_of(tensor: Any) -> Any:
     import torch
 
     dense = tensor.contiguous()
-    # Not reshape(-1): one element counts as contiguous whatever its stride, and bytes can be seen at stride 1 only.
+    # Not reshape(-1): a single element is contiguous at any stride, and `view(uint8)` needs stride 1.
     return dense.as_strided((dense.numel(),), (1,), dense.storage_offset()).view(torch.uint8)
 
 
 class Known(NamedTuple):
-    """What is known of arguments before a search has launched anything.
+    """What is known of arguments before the first launch.
 
     Attributes:
         restore: Names to restore in any case.
-        unread: Names that are not read in a trial: put back at the end, and between trials by `renew` alone.
-        quietly: Of the names to protect, those that count as written only if they are seen to be.
+        unread: Names that trials do not read: restored at the end, and between trials by `renew` only.
+        quietly: Protected names that count as written only once seen to be.
     """
 
     restore: Iterable[str] = ()
@@ -177,13 +177,13 @@ _NOTHING_KNOWN = Known()
 
 
 class Protection:
-    """What one search must undo: made before its first trial, used before each, released at its end.
+    """Restores the caller's data: made before the first trial, used before each, released at the end.
 
     Args:
         arguments: The bound arguments by name.
-        restore: Names to protect, exactly as declared; None finds out by watching every tensor.
+        restore: Names to protect; None to detect them by watching every tensor.
         zero: Names zeroed before each trial.
-        watch: Watch every tensor also where `restore` is given; what is seen then changes nothing but `seen`.
+        watch: Watch every tensor even if `restore` is given; this affects `seen` only.
         on_host: Keep all copies in host memory.
         also: What is known of some names.
     """
@@ -206,42 +206,42 @@ class Protection:
         self._snapshots = _snapshots(arguments, names, on_host)
         zeroed = {s for s in self._snapshots if not set(zero).isdisjoint(s.names)}
         self._unread = {s for s in self._snapshots if set(also.unread).issuperset(s.names)} - zeroed
-        self._left = zeroed | self._unread  # between trials
+        self._left = zeroed | self._unread  # not restored between trials
         self._written = [s for s in self._snapshots if (declared or known) & set(s.names)]
         self._seen = [s for s in self._written if not set(also.quietly).issuperset(s.names)]
         self._is_known = True
 
     def begin(self) -> None:
-        """Before a config's first launch: until `learn` has seen what it wrote, nobody knows."""
+        """Before a config's first launch: until `learn` it is unknown what it writes."""
         self._is_known = False
 
     def keep(self, name: str) -> None:
-        """Restore an argument too, as far as it is watched: it counts as written."""
+        """Restore a watched argument too, as if it were written."""
         for known in (self._written, self._seen):
             known += [s for s in self._snapshots if name in s.names and s not in known]
 
     def drop(self, name: str) -> None:
-        """Restore an argument for the last time: it turned out not to be written."""
+        """Restore an argument for the last time: it is not written after all."""
         for snapshot in [s for s in self._written if name in s.names]:
             snapshot.restore()
             self._written.remove(snapshot)
             self._seen.remove(snapshot)
 
     def prepare(self) -> None:
-        """Give the next trial what the caller gave: tensors written and read restored, accumulators zeroed."""
+        """Restore written tensors and zero accumulators for the next trial."""
         for snapshot in self._written:
             if snapshot not in self._left:
                 snapshot.restore()
         bound.zero(self._zeroed)
 
     def renew(self) -> None:
-        """Put back what nothing reads too: somebody is going to look at it."""
+        """Restore what trials do not read: its content is needed now."""
         for snapshot in self._written:
             if snapshot in self._unread:
                 snapshot.restore()
 
     def learn(self) -> None:
-        """After a config's first launch: note which watched tensors it wrote, so that they are restored."""
+        """After a config's first launch: note which watched tensors it wrote."""
         if self._watching:
             known = set(map(id, self._seen))
             fresh = [s for s in self._snapshots if id(s) not in known and s.changed()]
@@ -251,37 +251,37 @@ class Protection:
         self._is_known = True
 
     def move_to_host(self) -> None:
-        """Give the device's memory back, and keep all copies in host memory."""
+        """Move all copies to host memory."""
         for snapshot in self._snapshots:
             snapshot.move_to_host()
 
     def release(self) -> None:
-        """Put everything back and let go of the copies; also after an exception, and more than once."""
+        """Restore everything and drop the copies; safe after an exception, and more than once."""
         if not self._is_known:  # Ctrl-C, in the launch or right after it
             self.learn()
         while self._written:
             self._written[-1].restore()
-            self._written.pop()  # not before: whoever meets a full device here tries again
+            self._written.pop()  # only now: after running out of memory, `release` is called again
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the copies and put nothing back: the device is lost."""
+        """Drop the copies without restoring: the device is lost."""
         self._snapshots, self._written, self._seen = [], [], []
         self._unread, self._left = set(), set()
 
     @property
     def written(self) -> list[str]:
-        """Names of the arguments seen to be written, or declared, in order and once each."""
+        """Names of arguments declared or seen to be written and restored, in order."""
         return _names(self._written)
 
     @property
     def seen(self) -> list[str]:
-        """Names of the arguments declared or seen to be written, whether they are restored or not."""
+        """Names of arguments declared or seen to be written, restored or not."""
         return _names(self._seen)
 
     @property
     def nbytes(self) -> tuple[int, int]:
-        """Bytes of all copies, and of those that were needed."""
+        """Bytes of all copies, and of those needed."""
         return sum(s.nbytes for s in self._snapshots), sum(s.nbytes for s in self._seen)
 
 
@@ -290,7 +290,7 @@ def _names(snapshots: Iterable[Snapshot]) -> list[str]:
 
 
 def _snapshots(arguments: Mapping[str, Any], names: Iterable[str], on_host: bool) -> list[Snapshot]:
-    """One snapshot a tensor: arguments that are the same view of the same memory share it."""
+    """One snapshot per tensor; arguments that are the same view share it."""
     found: dict[Any, tuple[list[str], Any]] = {}
     for name in names:
         for tensor in walk.tensors(arguments[name]):
@@ -302,7 +302,7 @@ def _snapshots(arguments: Mapping[str, Any], names: Iterable[str], on_host: bool
 
 @contextlib.contextmanager
 def without_gradients() -> Iterator[None]:
-    """Hooks write tensors that may require grad; torch is not imported for a callable that does not use it."""
+    """Let hooks write tensors that require grad; imports no torch by itself."""
     if "torch" not in sys.modules:
         yield
         return
@@ -312,11 +312,11 @@ def without_gradients() -> Iterator[None]:
         yield
 
 
-PATTERN = 0x5A  # in integers: neither zero nor a value that a kernel is likely to leave
+PATTERN = 0x5A  # for integers: a value that kernels are unlikely to leave
 
 
 def poison(tensors: Iterable[Any]) -> None:
-    """Fill tensors with what no kernel should leave: NaN, a pattern for integers, True for booleans."""
+    """Fill tensors with values that no kernel should leave: NaN, a pattern for integers, True for booleans."""
     for tensor in tensors:
         value = _poison_of(str(tensor.dtype))
         if not is_torch(tensor):
@@ -331,7 +331,7 @@ def poison(tensors: Iterable[Any]) -> None:
 def _fill(view: Any, value: float | int | bool) -> None:
     try:
         view.fill_(value)
-    except NotImplementedError:  # of some dtypes, as of four bits, torch knows the name alone
+    except NotImplementedError:  # torch fills no four-bit dtypes, among others
         bytes_in(view).fill_(PATTERN)
 
 
