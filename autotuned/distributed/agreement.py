@@ -121,7 +121,7 @@ class Agreement:
             name, self._ranks.timeout_s, f"rank {self._leader(name)}, which tunes `{question.key.kernel}`"
         )
         if said is None:
-            raise self._too_late(question, f"rank {self._leader(name)}, which searches, did not come to an end")
+            raise self._too_late(question, f"rank {self._leader(name)}, which searches, did not finish")
         return self._take(name, said, question, alone)
 
     def _vote(self, name: str, question: Question) -> bool:
@@ -203,7 +203,7 @@ class Agreement:
         return SyncError(
             f"`{question.key.kernel}` key {question.key.digest[:12]}: {what} within {self._ranks.timeout_s:g} s (rank "
             f"{self._ranks.rank} of {self._ranks.size}). Look at the log of that rank; autotuned.sync(timeout_s=...) "
-            "waits longer, `autotuned tune` beforehand makes it unnecessary.",
+            "waits longer, tuning with `autotuned tune` beforehand avoids the wait.",
             kernel=question.key.kernel,
         )
 
@@ -227,7 +227,7 @@ class Agreement:
             theirs = self._wait(f"{place}/{rank}", self._ranks.timeout_s, f"the choices of rank {rank}")
             if theirs is None:
                 raise SyncError(
-                    f"sync: expected the choices of every rank within {self._ranks.timeout_s:g} s, got none of rank "
+                    f"sync: expected the choices of every rank within {self._ranks.timeout_s:g} s, got none from rank "
                     f"{rank} (rank {self._ranks.rank} of {self._ranks.size}). Let every rank call .compare().",
                     kernel="",
                 )
@@ -277,7 +277,7 @@ class Agreement:
         said = [self._wait(f"{place}/{rank}", limit_s, f"rank {rank}, to refresh together") for rank in range(size)]
         if None in said:
             raise SyncError(
-                f"refresh: expected every rank within {limit_s:g} s, got nothing of rank {said.index(None)} (rank "
+                f"refresh: expected every rank within {limit_s:g} s, got nothing from rank {said.index(None)} (rank "
                 f"{self._ranks.rank} of {size}). Let every rank call autotuned.refresh() at the same point.",
                 kernel="",
             )
@@ -311,7 +311,7 @@ class Agreement:
             raise _OtherCandidatesError
         if config is None:
             raise SyncError(
-                f"`{question.key.kernel}`: rank {said['rank']} chose {said['config']}, which is no config of this "
+                f"`{question.key.kernel}`: rank {said['rank']} chose {said['config']}, which is not a config of this "
                 "call on this rank. Give every rank the same configs.",
                 kernel=question.key.kernel,
             )

@@ -48,12 +48,9 @@ class Ranks:
     def wait(
         self, name: str, limit_s: float, what: Callable[[], str], enough: Callable[[], bool] = lambda: False
     ) -> str | None:
-        """What is published under a name; None after the time limit or once `enough` is true.
+        """What is published under a name; None after `limit_s` seconds or once `enough` is true.
 
-        Args:
-            limit_s: In seconds.
-            what: Says what is waited for, logged after `MESSAGE_AFTER_S`.
-            enough: Whether to stop waiting; called at each poll.
+        Logs after `MESSAGE_AFTER_S` for `what` it waits.
         """
         start, pause_s, is_said = time.monotonic(), _FIRST_POLL_S, False
         while (found := self.read(name)) is None and not enough():
@@ -75,18 +72,15 @@ class Ranks:
             return getattr(self._store, method)(*args)
         except RuntimeError as error:  # from torch, if the rank that holds the store has ended
             raise SyncError(
-                f"sync: rank {self.rank} expected an answer of its process group's store, got {_first_line(error)!r}. "
-                "Did the rank that holds it end? Call .close() on what autotuned.sync returned to choose by oneself.",
+                f"sync: rank {self.rank} expected an answer from its process group's store, got "
+                f"{_first_line(error)!r}. Did the rank that holds it end? Call .close() on what autotuned.sync "
+                "returned to choose alone.",
                 kernel="",
             ) from error
 
 
 def of_group(group: Any, timeout_s: float) -> Ranks:
-    """The ranks of a torch.distributed process group.
-
-    Args:
-        group: A `ProcessGroup` with this process; None for the default one.
-        timeout_s: See `Ranks`.
+    """The ranks of a torch.distributed process group; None for the default group.
 
     Raises:
         SyncError: There is no process group, or this process is not in it.

@@ -42,8 +42,8 @@ def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
             memories.add(value)
         except RecursionError:
             raise EncodingError(
-                f"argument {name!r}: expected values within values up to an end, got a {type(value).__name__} that "
-                "holds itself, or is nested too deeply.",
+                f"argument {name!r}: expected nested values of limited depth, got a {type(value).__name__} "
+                "that contains itself or is nested too deeply.",
                 where=f"argument {name!r}",
             ) from None
     for name, value in arguments.items():

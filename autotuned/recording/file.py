@@ -101,7 +101,7 @@ def read(path: Path) -> list[RecordedCall]:
     if not gathered.calls:
         raise RecordingError(f"{path}: {_nothing_in(path, gathered.strange, gathered.others)}", path=str(path))
     if gathered.strange:
-        message = "%s: %d of its lines are no recorded calls%s; they are left out."
+        message = "%s: %d of its lines are not recorded calls%s and are skipped."
         log.warning(message, path, gathered.strange, gathered.others)
     return sorted(gathered.calls.values(), key=lambda call: -call.count)
 

@@ -215,7 +215,9 @@ def describe(chooser: Chooser, call: Call) -> RecordedCall:
     tunable, options = chooser.tunable, chooser.options
     name, function = tunable.name, source.python_function(tunable.fn)
     if kernel.capturing():
-        raise RecordingError("integers cannot be read while a CUDA graph is captured; call it once before", path="")
+        raise RecordingError(
+            "integers cannot be read while a CUDA graph is captured; call the kernel once before the capture", path=""
+        )
     described = arguments.describe({**{str(n): value for n, value in enumerate(call.args)}, **call.kwargs})
     configs = options.configs() if options.computed is None else list(options.computed(**call.arguments))
     known = {parameter.name for parameter in tunable.parameters}

@@ -437,7 +437,7 @@ class Chooser:
         if self.options.default is not None:
             return self.default(question.call, question.live)
         if question.mode == "auto":
-            message = "`%s`: key %s and later ones run untuned: there were %d searches, as max_searches= allows."
+            message = "`%s`: key %s and later ones run untuned: %d searches were run, the limit of max_searches=."
             self.state.warn_once("used up", message, key.kernel, key.digest[:12], self.state.searches)
         return self._first_that_compiles(question.call, question.live)
 

@@ -57,7 +57,7 @@ def refuse_unreachable(arguments: Mapping[str, Any], name: str) -> None:
                 continue
             raise PlaceError(
                 f"`{name}`: expected memory that cuda:{here} can reach, got argument {argument!r} on {tensor.device}: "
-                f"it cannot be accessed from Triton. Move it to cuda:{here}, or pin it if it is memory of the host.",
+                f"it cannot be accessed from Triton. Move it to cuda:{here}, or pin it if it is host memory.",
                 argument=argument,
                 device=str(tensor.device),
             )

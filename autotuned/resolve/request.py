@@ -118,7 +118,7 @@ def checked_members(count: Any, by: Any, buckets: Mapping[str, Any], kernel: str
         raise DecorationError(f"`{kernel}`: members_by: expected 'mean' or 'worst', got {by!r:.60}.")
     if count > 1 and not buckets:
         raise DecorationError(
-            f"`{kernel}`: members: expected bucket= beside it, got none: all calls of a key have the same sizes. "
+            f"`{kernel}`: members: expected a bucket= with it, got none: all calls of a key have the same sizes. "
             "Remove members=, or add a bucket."
         )
     return {"members": count, "members_by": by}
@@ -407,7 +407,7 @@ class State:
         if self.options.stored and not portable(self.options.needs(self.tunable.name, {}).to_json()):
             self.warn_once(
                 "reference",
-                "`%s`: the reference of check= has no source that could be compared: choices are kept in memory only.",
+                "`%s`: the reference of check= has no source to compare: choices are kept in memory only.",
                 key.kernel,
             )
             return False

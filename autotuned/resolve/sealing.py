@@ -22,7 +22,7 @@ else:
     variant, source, words = later("binaries.variant"), later("key.source"), later("key.words")
     compiling, specialization = later("triton_compat.compiling"), later("triton_compat.specialization")
 
-BEFORE = "Before the seal, make it known with autotuned.prepare(calls=...), or ship it: autotuned export --binaries."
+BEFORE = "Before the seal, compile it with autotuned.prepare(calls=...), or ship it: autotuned export --binaries."
 TUNE = "Tune it before the seal, or ship its choice: autotuned tune."
 
 
@@ -230,8 +230,8 @@ def difference(compiled: Any) -> str:
         return "it is compiled from a file"
     forms = [form for form in map(_form, compiling.sources_of(jit)) if form is not None]
     if own is None or not forms:
-        return "nothing of it was compiled or loaded before"
-    return variant.difference(forms, own, exact=True) or "another option was compiled"
+        return "it was not compiled or loaded before"
+    return variant.difference(forms, own, exact=True) or "an option differs"
 
 
 def _form(compiled: Any) -> variant.Form | None:

@@ -108,7 +108,7 @@ class Searcher:
 
     def _say_no_room(self, key: Key, error: OutOfMemoryError) -> None:
         self._memory.failed(key.digest)
-        message = "`%s`: there is no room to tune now: it runs untuned until there is."
+        message = "`%s`: not enough free memory to tune now; it runs untuned until there is."
         self._state.warn_once("memory", message, key.kernel)
         log.info("%s", error)
 
@@ -219,7 +219,7 @@ class Searcher:
         for name, value in question.call.arguments.items():
             if walk.is_cut(value):
                 message = "`%s`: argument %r holds more than %d objects: tensors beyond those are not protected. Pass "
-                message += "what is written as an argument of its own."
+                message += "written tensors as arguments of their own."
                 log.warning(message, question.key.kernel, name, walk.LIMIT)
 
     def _say_what_varies(self, key: Key) -> None:
@@ -331,9 +331,7 @@ class Searcher:
         failed = timing is not None and not timing.usable and self._state.options.default is not None
         why = question.no_default or (f"{timing.status}: {timing.error}" if timing is not None and failed else "")
         if why:
-            message = (
-                "`%s`: default= takes no part in the search for key %s: %s. What wins is compared with the others."
-            )
+            message = "`%s`: default= takes no part in the search for key %s: %s. The others race without it."
             self._state.warn_once("default left out", message, question.key.kernel, question.key.digest[:12], why)
         return why
 

@@ -99,7 +99,7 @@ class _Batches:
         while (stopped := self._why_stop(in_vain)) is None:
             fresh = self._asked(waiting)
             if fresh is None:
-                stopped = "the strategy has asked for all that it wants"
+                stopped = "the strategy has ended"
                 break
             waiting, in_vain = {}, 0 if fresh else in_vain + 1
             if fresh:

@@ -24,7 +24,7 @@ def microseconds(answer: Any) -> list[float]:
         got = " ".join(f"{answer!r:.80}".split())
         raise ValueError(
             f"expected milliseconds above 0, one number or a list of them, got {got}. Return what "
-            "triton.testing.do_bench(call, quantiles=quantiles) returns, and raise where a config cannot be timed."
+            "triton.testing.do_bench(call, quantiles=quantiles) returns, and raise if a config cannot be timed."
         )
     return [time * 1e3 for time in found if time is not None]
 

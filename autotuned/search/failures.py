@@ -51,7 +51,7 @@ def is_memory_error(error: BaseException) -> bool:
 def no_room(kernel: str, reason: str) -> OutOfMemoryError:
     """The error of a search that ran out of memory."""
     return OutOfMemoryError(
-        f"`{kernel}`: there is no room to tune now ({reason}). Tune before memory is taken, or name what is written in "
+        f"`{kernel}`: not enough free memory to tune now ({reason}). Tune earlier, or name the written arguments in "
         "restore_value=.",
         kernel=kernel,
     )

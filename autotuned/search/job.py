@@ -211,7 +211,7 @@ class Outcome:
                 "one answer",
                 (
                     f"`{kernel}`: expected do_bench to tell configs apart, got {self.one_answer_us / 1e3:g} ms for all."
-                    " What runs untuned is taken; let it time its argument."
+                    " The untuned config is used; let do_bench time its argument."
                 ),
             )
         if self.unnamed and log.isEnabledFor(logging.DEBUG):

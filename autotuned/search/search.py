@@ -366,7 +366,7 @@ class _Search:
             self._examine([untuned])
         if untuned.error:
             return None
-        log.info("`%s`: %s is no faster than what runs without tuning, in a last comparison: that stays",
+        log.info("`%s`: %s is no faster than the untuned config in a last comparison: the untuned config stays",
                  self._job.tunable.name, self.board.label(best))  # fmt: skip
         return untuned, duel.quality(self._job.timer.resolution_us)
 
@@ -377,7 +377,7 @@ class _Search:
         if stays is best:
             return None
         self._outcome.unconfirmed = name(best)
-        log.info("`%s`: the budget ended before %s could be compared with what runs without tuning: that stays",
+        log.info("`%s`: the budget ended before %s could be compared with the untuned config, which stays",
                  job.tunable.name, self.board.label(best))  # fmt: skip
         return stays, "noisy" if self._outcome.quality == "noisy" else "unresolved"
 

@@ -173,8 +173,8 @@ class CudaTimer:
         if self.is_short:
             env.warn_once(
                 "flush",
-                "device memory is short: %d MiB instead of %d flush the cache between samples; times may be those of a "
-                "warm cache.", size >> 20 if buffer is not None else 0, wanted >> 20,
+                "device memory is short: %d MiB instead of %d flush the cache between samples; the cache may be "
+                "warm.", size >> 20 if buffer is not None else 0, wanted >> 20,
             )  # fmt: skip
         return buffer
 

@@ -109,8 +109,8 @@ def _checked(function: Any, place: str, parameters: list[str]) -> Constraint:
     label = f"{place} ({getattr(function, '__name__', 'callable').strip('<>')} of {', '.join(p.name for p in named)})"
     if not rest and not {p.name for p in named} & set(parameters):
         raise SpaceError(
-            f"Space: {label}: expected one that names a parameter of the space, got one that names none and so "
-            f"decides nothing. Parameters are: {', '.join(parameters)}.",
+            f"Space: {label}: expected a callable that names a parameter of the space, got one that names none. "
+            f"Parameters are: {', '.join(parameters)}.",
             constraint=label,
         )
     needs = tuple(p.name for p in named if p.default is kinds.empty)

@@ -236,8 +236,8 @@ def of(given: Any, wanted: Any, options: bool, kernel: str) -> Declaration:
     """
     if not isinstance(given, Space):
         raise DecorationError(
-            f"`{kernel}`: strategy: expected configs=autotuned.Space(...) with it, got {type(given).__name__}: all of "
-            "a list are measured. Remove strategy=, or declare a space."
+            f"`{kernel}`: strategy: expected configs=autotuned.Space(...) with it, got {type(given).__name__}: every "
+            "config of a list is measured. Remove strategy=, or declare a space."
         )
     return Declaration(given, "auto" if wanted is None else wanted, options, kernel)
 
@@ -271,7 +271,7 @@ def candidates(
     if not live.keys():
         raise PruningError(
             f"`{tunable.name}`: expected a pruner and a grid that keep some of the first "
-            f"{min(ADMITTED, members.size)} of {members.words} configs, got none for this call. Put what they ask for "
+            f"{min(ADMITTED, members.size)} of {members.words} configs, got none for this call. Move their conditions "
             "into where=.",
             kernel=tunable.name,
         )

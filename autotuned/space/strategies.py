@@ -71,7 +71,7 @@ class Strategy:
         """
         if not isinstance(n, int) or n < 1:
             raise OptionError(
-                f"ask: expected how many configs, 1 or more, got {n!r}.", option="n", problem="no number above 0"
+                f"ask: expected a number of configs, 1 or more, got {n!r}.", option="n", problem="not a number above 0"
             )
         return [self.members.config(point) for point in self._asking.ask(n)]
 
@@ -135,7 +135,7 @@ def _named(name: str, members: Members, seed: int, prior: Mapping[Point, float])
         return Guided(members, seed, members.first, prior)
     if name == "exhaustive" and not members.exact:
         raise OptionError(
-            f"strategy: expected a space of known size for 'exhaustive', got {members.words} members. Take 'guided'.",
+            f"strategy: expected a space of known size for 'exhaustive', got {members.words} members. Use 'guided'.",
             option="name",
             problem="unknown size",
         )

@@ -100,7 +100,7 @@ def test_a_default_is_served_and_compiles_under_no_seal():
     kernel = kernel_of(default=Config({"BLOCK": 16}))
     with autotuned.seal(), pytest.raises(SealedError) as caught:
         call(kernel)
-    assert caught.value.what == "compile" and caught.value.reason == "nothing of it was compiled or loaded before"
+    assert caught.value.what == "compile" and caught.value.reason == "it was not compiled or loaded before"
     assert kernel.cache_info().searches == 0
 
 

@@ -137,7 +137,7 @@ def test_ranks_that_chose_alike_go_on_and_have_one_digest(group, own):
 
 def test_a_rank_that_does_not_compare_is_named(group, own):
     answers = group.play(own, best=[2] * SIZE, compare=True, absent=[1], timeout_s=5.0)
-    assert all("within 5 s, got none of rank 1 " in answers[rank]["text"] for rank in (0, 2, 3))
+    assert all("within 5 s, got none from rank 1 " in answers[rank]["text"] for rank in (0, 2, 3))
 
 
 def test_all_ranks_swap_what_one_has_found_at_the_same_refresh(group, own):
@@ -159,7 +159,7 @@ def test_no_rank_swaps_what_one_is_without(group, own):
 def test_where_a_rank_does_not_refresh_no_other_swaps(group, own):
     answers = group.play(own, best=[2] * SIZE, default=True, refresh=True, stored=[0], absent=[3], timeout_s=2.0)
     assert of(answers, "chose") == [5] * SIZE
-    assert all("within 2 s, got nothing of rank 3 " in answers[rank]["text"] for rank in (0, 1, 2))
+    assert all("within 2 s, got nothing from rank 3 " in answers[rank]["text"] for rank in (0, 1, 2))
 
 
 def test_one_rank_searches_and_all_take_its_winner(group, own):
@@ -217,7 +217,7 @@ def test_a_rank_that_does_not_end_is_not_waited_for_for_ever(group, own):
     assert answers[0]["chose"] == 3
     for answer in answers[1:]:
         assert answer["error"] == "SyncError"
-        assert "rank 0, which searches, did not come to an end within 2 s" in answer["text"]
+        assert "rank 0, which searches, did not finish within 2 s" in answer["text"]
 
 
 def test_b75_kernels_that_communicate_are_launched_as_often_on_every_rank(group, own):
@@ -296,7 +296,7 @@ def test_a_store_whose_rank_has_ended_is_an_error_of_ours():
     assert rank.read("k") is None
     del server
     for ask in (lambda: rank.read("k"), lambda: rank.publish("k", "mine"), lambda: rank.count("n")):
-        with pytest.raises(SyncError, match="rank 1 expected an answer of its process group's store, got "):
+        with pytest.raises(SyncError, match="rank 1 expected an answer from its process group's store, got "):
             ask()
 
 
@@ -382,7 +382,7 @@ def test_calls_of_one_key_with_other_candidates_agree_among_these(store, monkeyp
     assert ask(0, "a", "c") == "c"
     assert ask(0, "a", "b") == ask(1, "b", "c") == "b"
     assert [len(rank.decided) for rank in alone] == [1, 1]
-    with pytest.raises(SyncError, match="rank 0 chose b, which is no config of this call on this rank"):
+    with pytest.raises(SyncError, match="rank 0 chose b, which is not a config of this call on this rank"):
         ask(1, "a", "c", narrowed=False)
 
 

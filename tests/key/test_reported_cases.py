@@ -268,7 +268,7 @@ def test_b28_max_searches_bounds_a_storm_and_is_said_once(caplog):
     assert function.cache_info().searches == 4
     assert len(benchmarks) == 4 * len(configs)
     [line] = caplog.messages
-    assert "run untuned: there were 4 searches, as max_searches= allows" in line
+    assert "run untuned: 4 searches were run, the limit of max_searches=" in line
     assert len(list(listing.all_records())) == 4
     found = function.explain(np.zeros(4), 500)
     assert (found.reason, found.answer) == ("absent", "default")

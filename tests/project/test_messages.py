@@ -22,7 +22,7 @@ REVIEWED = {
         "module 'autotuned' has no attribute {}",
     ],
     "two things given contradict each other: both are named, and which one to change": [
-        "`{}`: rank {} chose {}, which is no config of this call on this rank. Give every rank the same configs.",
+        "`{}`: rank {} chose {}, which is not a config of this call on this rank. Give every rank the same configs.",
         "`{}`: configs: two configs have the same values ({}) and different pre_hooks, so a stored choice could not say "
         "which one it is. Remove one, or give them different values.",
         "{} disagrees with the majority: {} of {} configs checked differ from it; no config was judged. Repair the "
@@ -53,12 +53,11 @@ REVIEWED = {
     ],
     "a state and not a mistake: what happened, and what to do or what follows": [
         "`{}` key {}: {} within {} s (rank {} of {}). Look at the log of that rank; autotuned.sync(timeout_s=...) waits "
-        "longer, `autotuned tune` beforehand makes it unnecessary.",
+        "longer, tuning with `autotuned tune` beforehand avoids the wait.",
         "the reference raised {}: {}; no config was judged",
         "`{}`: expected at least one config that compiles and runs here; all {} failed. Add a config that fits, or give "
         "@autotune a default=.\n{}",
-        "`{}`: there is no room to tune now ({}). Tune before memory is taken, or name what is written in "
-        "restore_value=.",
+        "`{}`: not enough free memory to tune now ({}). Tune earlier, or name the written arguments in restore_value=.",
         "`{}`: {} the device in an error state ({}). Nothing can run on it in this process any more: restart the process; "
         "{} to blame.",
         "the measuring process ended {} times, and no config can be blamed for it. Its own words are above; isolate=False "
@@ -67,7 +66,7 @@ REVIEWED = {
         "a compile worker was killed, as it is for want of memory",
         "TimedOut: not compiled within {} s",
         "Crashed: the compiler ended {}",
-        "integers cannot be read while a CUDA graph is captured; call it once before",
+        "integers cannot be read while a CUDA graph is captured; call the kernel once before the capture",
         "nothing is stored in {}: tune something first.",
         "nothing is tuned in {}, nor in config files: tune something first.",
         "--compare: nothing is tuned in {}: tune something first.",
@@ -107,7 +106,7 @@ REVIEWED = {
         "target {}: {}",
         "--out: {}",
         "target {}: syntax error at {}: {}.",
-        "rank {}, which searches, did not come to an end",
+        "rank {}, which searches, did not finish",
         "some rank did not call the kernel",
         "rank {} did not finish measuring",
     ],

@@ -259,7 +259,7 @@ def test_what_cannot_be_made_anew_is_said(value):
 def test_what_holds_itself_is_said():
     items = []
     items.append({"items": items})
-    with pytest.raises(EncodingError, match="argument 'x': expected values within values up to an end, got a list"):
+    with pytest.raises(EncodingError, match="argument 'x': expected nested values of limited depth, got a list"):
         argspec.describe({"x": items})
 
 

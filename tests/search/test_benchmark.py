@@ -91,7 +91,7 @@ def test_a_config_without_a_time_is_left_out_with_a_word(name, caplog):
     assert LAST.step == 16
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("`stepped.scale`: do_bench for step=8: expected milliseconds above 0, ")
-    assert line.endswith("raise where a config cannot be timed. The config is left out.")
+    assert line.endswith("raise if a config cannot be timed. The config is left out.")
     [record] = records()
     assert [timing.status for timing in record.timings] == ["failed", "ok", "ok"]
     assert "do_bench for step=8: expected milliseconds above 0" in record.timings[0].error
@@ -117,8 +117,8 @@ def test_one_time_for_all_is_stored_as_unresolved_with_one_warning(time, form, c
     assert [record.quality for record in records()] == ["unresolved"] * 2
     [line] = [record.getMessage() for record in caplog.records]
     assert line == (
-        f"`stepped.scale`: expected do_bench to tell configs apart, got {time:g} ms for all. What runs untuned is "
-        "taken; let it time its argument."
+        f"`stepped.scale`: expected do_bench to tell configs apart, got {time:g} ms for all. The untuned config is "
+        "used; let do_bench time its argument."
     )
     measuring[0] = False
     again = make(scale, do_bench=bench)(STEPS)

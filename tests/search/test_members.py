@@ -211,7 +211,7 @@ def test_the_ends_of_a_bucket_are_found(size: int, found: tuple[int, int]) -> No
     [
         ({"members": 0}, "members: expected a number of calls, 1 or more, got 0"),
         ({"members": True}, "members: expected a number of calls, 1 or more, got True"),
-        ({"members": 3, "bucket": None}, "members: expected bucket= beside it, got none"),
+        ({"members": 3, "bucket": None}, "members: expected a bucket= with it, got none"),
         ({"members_by": "median"}, "members_by: expected 'mean' or 'worst', got 'median'"),
     ],
 )

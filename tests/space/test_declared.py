@@ -350,7 +350,11 @@ def test_options_of_a_kernel_are_launch_options():
 @pytest.mark.parametrize(
     ("more", "error", "message"),
     [
-        ({"configs": [Config({"a": 1, "b": 1, "c": 1})], "strategy": "guided"}, DecorationError, "all of a list"),
+        (
+            {"configs": [Config({"a": 1, "b": 1, "c": 1})], "strategy": "guided"},
+            DecorationError,
+            "every config of a list",
+        ),
         ({"configs": space(), "strategy": "best"}, DecorationError, "expected 'auto', 'exhaustive'"),
         ({"configs": space(), "strategy": 3}, DecorationError, "ask"),
         ({"configs": Space({"a": [1], "d": [2]})}, Exception, "sets 'd', which is no parameter"),

@@ -147,7 +147,7 @@ def test_first_are_members_that_are_tried_first():
         (lambda: Space({1: [1]}), "expected names"),
         (lambda: Space({"A": [1]}, where=[3]), r"where\[0\]: expected a callable"),
         (lambda: Space({"A": [1]}, where=3), "where: expected callables"),
-        (lambda: Space({"A": [1]}, where=[lambda B: B]), r"where\[0\] \(lambda of B\): expected one that names a parameter"),
+        (lambda: Space({"A": [1]}, where=[lambda B: B]), r"where\[0\] \(lambda of B\): expected a callable that names a parameter"),
         (lambda: Space({"A": [1]}, where=[eval("lambda A, /: A")]), "given by name"),
         (lambda: Space({"A": [1]}, first=[{"B": 1}]), "first: expected a Config or a dict"),
         (lambda: Space({"A": [1]}, first=[{"A": 2}]), "first: expected A among its values"),

@@ -171,7 +171,7 @@ def test_b65_a_full_memory_is_not_a_verdict(caplog):
             assert tuned.best_config is CONFIGS[2]
         assert records() == []
         assert [record.getMessage() for record in caplog.records] == [
-            f"`{tuned.tuner.tunable.name}`: there is no room to tune now: it runs untuned until there is."
+            f"`{tuned.tuner.tunable.name}`: not enough free memory to tune now; it runs untuned until there is."
         ]
         full.clear()
         tuned(x)  # the pause of one call after the second failure

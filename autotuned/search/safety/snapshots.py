@@ -70,7 +70,7 @@ def _copy_of(view: Any, on_host: bool) -> Any:
 
 def _to_host(view: Any) -> Any:
     """A copy in pinned host memory, pageable if that is short, made in parts."""
-    message = "device memory is short: what trials may change is kept in host memory, and a search takes longer."
+    message = "device memory is short: a copy of the caller's data is kept in host memory; the search is slower."
     env.warn_once("host copies", message)
     saved = _host_memory(view)
     _across(saved, view, CHUNK_BYTES)
