@@ -64,14 +64,14 @@ class Place(Frozen):
 
     @property
     def identity(self) -> str:
-        """What tells it from other stores, secrets among it; not the passwords, which change for one store."""
+        """What tells it from other stores. Passwords and the signing key do not: they change while the store stays."""
         from urllib.parse import parse_qsl  # here: only what is sent asks
 
         users, at, rest = self.url.rpartition("@")
         rest, _, query = rest.partition("?")
         scheme, mark, user = users.partition("://")
         url = f"{scheme}{mark}{user.partition(':')[0]}{at}{rest}"
-        plain = _without_passwords({**self.options, "?": dict(parse_qsl(query)), "#": self.namespace, "+": self.key})
+        plain = _without_passwords({**self.options, "?": dict(parse_qsl(query)), "#": self.namespace})
         return json.dumps([url, plain], sort_keys=True, default=lambda value: type(value).__qualname__)
 
     @property

@@ -191,6 +191,20 @@ def test_what_a_killed_process_did_not_send_the_next_one_does(redis_url: str, ho
         assert not (layout.root() / layout.OUTBOX).exists()
 
 
+@pytest.mark.parametrize("before", [None, SECRET + " before"], ids=["no key", "another key"])
+def test_what_waits_is_signed_with_the_key_in_use_when_it_is_sent(redis_url: str, hosts: Any, before: str) -> None:
+    key = make_key()
+    with hosts.on("a", redis_url, key=before) as one:
+        one._worker.pause("write", OSError("away"))
+        one.keep(measured(key, 128))
+        one.flush(1)
+    with hosts.on("a", redis_url, key=SECRET) as later:
+        later.begin()
+        later.flush(10)
+        assert block_of(later.place.load(key.digest, data_in(later, key) or b"")) == 128
+        assert not (layout.root() / layout.OUTBOX).exists()
+
+
 def test_a_process_killed_between_its_note_and_its_record_loses_neither(redis_url: str, hosts: Any) -> None:
     key = make_key()
     with hosts.on("a", redis_url) as one:

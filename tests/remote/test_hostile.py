@@ -387,7 +387,6 @@ def test_stores_that_differ_in_what_is_hidden_have_an_outbox_each(hosts: Any) ->
             *(place(url) for url in ("redis://me:one@host/0?db=5#team", "redis://you:one@host/0?db=3#team")),
             *(place("s3://bucket", options={"endpoint_url": url}) for url in ("http://one", "http://two")),
             one.place.replace(namespace="other"),
-            one.place.replace(key="a key of a fleet, not a secret"),
         ]
         assert len({outbox.folder(one.identity) for one in places}) == len(places)
         for url in ("redis://me:another@host/0?db=3#team", "redis://me:one@host/0?db=3&password=x#team"):
