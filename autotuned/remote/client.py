@@ -15,6 +15,7 @@ from autotuned import disk, env
 from autotuned.errors import StoreError
 from autotuned.key.key import Key
 from autotuned.remote import ending, outbox
+from autotuned.remote.keeping import Keeping, stamp
 from autotuned.remote.place import MAX_RECORD_BYTES, Place, record_name
 from autotuned.remote.worker import LATER, SENT, Job, Worker
 from autotuned.store import better, layout, locks, records
@@ -74,7 +75,7 @@ class Client:
     def _begin(self) -> None:
         self._owner = os.getpid()
         self._lock = threading.Lock()
-        self._keeping = threading.RLock()  # around reading, joining and keeping a record
+        self._keeping = Keeping(getattr(self, "_keeping", None))  # around reading, joining and keeping a record
         self._worker = Worker(self.place.retry_s, self._say_failure, self._idle)
         self._leases: dict[str, _Lease] = {}  # by digest
         self._unsent: dict[str, tuple[TuningRecord, bool, int]] = {}  # what the disk did not take
@@ -140,18 +141,26 @@ class Client:
                 ending.flush_before_executors_end()
             return self._opened
 
-    def _fetch(self, keys: list[Key], then: Then | None = None) -> list[Key]:
-        """Look keys up, and keep what is another than before."""
+    def _fetch(self, keys: list[Key], then: Then | None = None, tries: int = TRIES) -> list[Key]:
+        """Look keys up, and keep what is another than before; once more where another process kept one meanwhile."""
         by_name = {record_name(key.digest): key for key in keys}
-        changed = []
+        stamps = {name: stamp(key) for name, key in by_name.items()}
+        changed, again = [], []
         for name, data in self._backend().read_all(list(by_name), MAX_RECORD_BYTES):
-            key = by_name[name]
+            key, kept = by_name[name], None
             found = None if data is None else self.believed(key.digest, data)
-            if found is not None and (kept := self._adopt(key, found)) is not None:
+            with self._keeping:
+                if found is not None and tries and stamp(key) != stamps[name]:
+                    again.append(key)  # what was read may be older than what is there now
+                elif found is not None:
+                    kept = self._adopt(key, found)
+            if kept is not None:
                 changed.append(key)
                 if then is not None:
                     then(key, kept)
-        return changed
+        if again:
+            self._fetch(again, then, tries - 1)
+        return changed + again
 
     def believed(self, digest: str, data: bytes | ValueError) -> TuningRecord | None:
         """The record in what the store has for a key; None where it is not to be believed, which is said once."""

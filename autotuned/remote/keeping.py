@@ -1,0 +1,58 @@
+"""One process at a time changes this user's records by what a shared store says of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from autotuned.key.key import Key
+from autotuned.store import layout, locks
+
+PATIENCE_S = 5.0  # what is done under the lock takes milliseconds
+_POLL_S = 0.005
+Stamp = tuple[int, int] | None  # of a key's record as it lay on disk; None where there was none
+
+
+class Keeping:
+    """A `with` block around reading, joining and keeping a record; blocks may be nested.
+
+    Where there can be no lock file, or another process stands still with it, threads alone are kept apart.
+    """
+
+    def __init__(self, before: Keeping | None = None) -> None:
+        self._lock, self._depth = threading.RLock(), 0
+        self._let_go: Callable[[], None] | None = None
+        self._before = before  # of a parent process: a lock that is collected as garbage would be released for it too
+
+    def __enter__(self) -> Keeping:
+        """Wait for the lock."""
+        self._lock.acquire()
+        if not self._depth:
+            self._let_go = _claimed()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._depth -= 1
+        if not self._depth and self._let_go is not None:
+            self._let_go()
+        self._lock.release()
+
+
+def _claimed() -> Callable[[], None] | None:
+    path, end = layout.root() / layout.LOCKS / "shared-store.lock", time.monotonic() + PATIENCE_S
+    while (let_go := locks.claim(path, stays=True)) is None and time.monotonic() < end:
+        time.sleep(_POLL_S)
+    return let_go
+
+
+def stamp(key: Key) -> Stamp:
+    """What changes whenever a key's record is written."""
+    try:
+        state = os.stat(layout.record_path(key))
+    except OSError:
+        return None
+    return state.st_ino, state.st_mtime_ns
