@@ -42,11 +42,7 @@ class _Search:
 
 
 class Display(Observer):
-    """Shows the progress of cases and of one search per device; does not print results.
-
-    Args:
-        workers: Whether other processes measure, whose output would break the moving lines.
-    """
+    """Shows the progress of cases and one search per device; other `workers` print above the moving lines."""
 
     def __init__(self, workers: bool = False) -> None:
         from rich.live import Live

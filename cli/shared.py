@@ -17,12 +17,7 @@ Store = Annotated[
 
 
 def of_store(command: Callable[..., None], heads: bool = False) -> Callable[..., None]:
-    """Add `--store` to a command.
-
-    Args:
-        command: The command for the user's store.
-        heads: It only needs sizes and times of records.
-    """
+    """Add `--store` to a command; with `heads` it only needs sizes and times of records."""
 
     @functools.wraps(command)
     def run(*args: Any, store: str | None, **kwargs: Any) -> None:

@@ -327,11 +327,7 @@ def _show(table: Table, console: Console) -> None:
 
 
 def print_qualities(choices: Iterable[tuple[str | None, str | None]]) -> None:
-    """Explain the quality words of a table below it.
-
-    Args:
-        choices: Quality and device slug of each.
-    """
+    """Explain the quality words of a table below it; `choices` are quality and device slug of each."""
     met: dict[str | None, set[str | None]] = {}
     for quality, device in choices:
         met.setdefault(quality, set()).add(device)
@@ -385,11 +381,7 @@ def ratio_words(ratio: float | None) -> str:
 
 
 def config_words(form: Mapping[str, Json] | None, options: bool) -> str:
-    """A config's label; "unfinished" if the search has not chosen yet.
-
-    Args:
-        options: Whether launch options matter, as for Triton's kernels.
-    """
+    """A config's label, with launch `options` for Triton's kernels; "unfinished" if the search has not chosen yet."""
     from autotuned.tunable.configs import label
 
     return label(form, options)

@@ -378,12 +378,7 @@ def _one_config() -> Any:
 
 
 def _decorated_function(fn: Any) -> Any:
-    """The plain function inside.
-
-    Raises:
-        DecorationError: There is none, or it is tuned already.
-        VersionError: It is a kernel of a Triton that is too old.
-    """
+    """The plain function inside; DecorationError if there is none, or it is tuned already."""
     is_kernel = triton_names.is_kernel(fn)
     if is_kernel or type(fn).__module__.startswith("triton."):  # an old Triton's interpreted kernels are neither
         versions.check()

@@ -147,11 +147,7 @@ class TunedFunction(Named, Generic[Function, Places]):
         return MethodType(self, instance)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Called by Triton's `kernel[grid]` and heuristics, which need a kernel.
-
-        Raises:
-            DecorationError: Always.
-        """
+        """Called by Triton's `kernel[grid]` and heuristics, which need a kernel: always raises DecorationError."""
         raise DecorationError(
             f"`{self.tuner.tunable.name}`: this is a plain callable and takes no grid. If it is a Triton "
             "kernel, put @triton.jit between @autotune and the function."

@@ -15,14 +15,10 @@ from autotuned.typed_json import Json
 
 
 def announce(tuner: Any, key: Any, choice: Choice) -> None:
-    """Report a choice as Triton's own tuner does.
+    """Report a choice, with its key in Triton's layout, as Triton's own tuner does.
 
     Sets `bench_time` after a search, calls `knobs.autotuning.listener` if this Triton has one, and prints after a
     search if `TRITON_PRINT_AUTOTUNING` is set.
-
-    Args:
-        tuner: The tuned kernel.
-        key: The call's key in Triton's layout.
     """
     fresh = choice.origin is Origin.SEARCH
     if fresh and choice.record is not None:
@@ -52,10 +48,8 @@ def say_measured(function: str, config: Any) -> None:
 
 
 def timings(record: TuningRecord, live: Iterable[Any], kernel: str) -> dict[Any, list[float]]:
-    """A record in Triton's form: config -> median, 20th and 80th percentile in ms, infinite if it failed.
-
-    Args:
-        live: Configs to use as keys; a measured one that is not among them is built anew.
+    """A record in Triton's form, config -> median, 20th and 80th percentile in ms or infinity; `live` configs are the
+    keys.
     """
     by_identity = {configs.identity(config, kernel, opaque.spell): config for config in live}
     return {by_identity.get(timing.identity) or _config(timing.config): _times(timing) for timing in record.timings}

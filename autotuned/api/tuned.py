@@ -243,11 +243,7 @@ class Tuned(Base, Autotuner, Named):
             return super().run(*args, grid=grid, **kwargs)  # where the table may know the call
 
     def _place(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-        """The GPU that holds all tensors, if it is not the current one.
-
-        Raises:
-            PlaceError: The current GPU cannot reach a tensor.
-        """
+        """The GPU that holds all tensors, if it is not the current one; PlaceError if that cannot reach a tensor."""
         tunable = self.tuner.tunable
         if not isinstance(tunable, TunableKernel) or not tunable.bindable:
             return None
@@ -326,10 +322,8 @@ class Tuned(Base, Autotuner, Named):
         self.restore_value[:] = names
 
     def decided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any = None) -> Any:
-        """The config for a call: remembered, stored, or searched for if a grid is given.
-
-        Raises:
-            NotTunedError: There is none and no grid, or the grid launches nothing.
+        """The config for a call, remembered, stored, or searched for if a grid is given; NotTunedError if there is
+        none.
         """
         call = self.tuner.call(args, kwargs, grid)
         if grid is not None:
@@ -415,11 +409,7 @@ class Decorated(Tuned):
     """What `@autotune` returns. Unlike Triton's tuners it is callable, to say that the grid is missing."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """A call without a grid.
-
-        Raises:
-            CallError: Always.
-        """
+        """A call without a grid: always raises CallError."""
         name = self.tuner.tunable.name
         raise CallError(
             f"`{name}`: expected a grid, got none. Write kernel[grid](...), or .run(..., grid=grid).", kernel=name
@@ -427,11 +417,7 @@ class Decorated(Tuned):
 
     @property
     def __signature__(self) -> Any:
-        """Missing, so that `triton.jit` above `@autotune` fails with this message.
-
-        Raises:
-            TypeError: Always, as `inspect` does for what is not callable.
-        """
+        """Always raises TypeError, so that `triton.jit` above `@autotune` fails with this message."""
         raise TypeError(
             f"`{self.tuner.tunable.name}`: expected a function, got a tuned kernel. Put @autotune above @triton.jit."
         )

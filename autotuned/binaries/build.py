@@ -17,11 +17,8 @@ from autotuned.tunable.call import Call
 
 
 class Built(Frozen):
-    """A variant with its machine code, or the reason why there is none.
-
-    Attributes:
-        generic: Whether it assumes nothing about addresses and integers.
-        fault: Why it did not compile; "" if it did.
+    """A variant with its machine code, or the `fault` that prevents it; `generic` if it assumes nothing about
+    arguments.
     """
 
     variant: Variant | None

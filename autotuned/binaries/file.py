@@ -40,12 +40,7 @@ class Blob(Frozen):
 
 
 class BinaryFile:
-    """The variants of one kernel on one kind of device, and their machine code.
-
-    Attributes:
-        variants: Sorted by digest if written by `dump`.
-        faults: What reading skipped, and why.
-    """
+    """The variants of one kernel on one kind of device, their machine code, and the `faults` that reading skipped."""
 
     def __init__(self, kernel: str) -> None:
         self.kernel = kernel
@@ -121,11 +116,7 @@ class BinaryFile:
         return self._blobs[blob].size if blob in self._blobs else 0
 
     def code(self, variant: Variant) -> bytes:
-        """A variant's machine code.
-
-        Raises:
-            BinaryError: It is missing, truncated or does not match its hash.
-        """
+        """A variant's machine code; BinaryError if it is missing, truncated or does not match its hash."""
         stored = self.stored(variant.blob)
         try:
             code = disk.inflate(stored, self.size(variant.blob)) if stored else b""
@@ -172,11 +163,7 @@ def _row(variant: Variant, shared: Mapping[str, dict[str, int]]) -> list[Json]:
 
 
 def read(content: bytes, path: str) -> BinaryFile:
-    """The usable part of a file; its `faults` list the rest.
-
-    Raises:
-        BinaryError: Nothing is usable: another kind of file, a newer schema, a truncated or changed index.
-    """
+    """The usable part of a file, with its `faults`; BinaryError if nothing is usable, or the schema is newer."""
     try:
         return _read(content)
     except (ValueError, TypeError, RecursionError) as error:

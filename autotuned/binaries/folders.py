@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 
 class Shelf(NamedTuple):
-    """A config file with the compiled kernels beside it.
-
-    Attributes:
-        path: The config file.
-        allowed: The digests that its entries name; no other binary is loaded.
+    """A config file and the compiled kernels beside it, of which only those in `allowed`, named by its entries, are
+    loaded.
     """
 
     path: str

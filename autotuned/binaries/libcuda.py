@@ -55,22 +55,13 @@ class Function(Frozen):
 
 
 class Driver:
-    """The driver of this process.
-
-    Raises:
-        BinaryError: There is none.
-    """
+    """The driver of this process; BinaryError if there is none."""
 
     def __init__(self) -> None:
         self._library = _library()
 
     def load(self, code: bytes, name: str, device: int, needs: Needs) -> Function:
-        """Load machine code onto a device and prepare its function for launches.
-
-        Raises:
-            BinaryError: The driver refuses it: out of memory, another architecture, no such function, too many
-                resources.
-        """
+        """Load machine code onto a device, ready for launches; BinaryError if the driver refuses it."""
         self._use(device)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(code))
@@ -89,11 +80,7 @@ class Driver:
         self, function: int, grid: Sequence[int], stream: int, needs: Needs, values: Sequence[Any],
         attributes: Sequence[tuple[int, ...]],
     ) -> None:  # fmt: skip
-        """Launch with ctypes values as parameters.
-
-        Raises:
-            RuntimeError: The driver refuses it.
-        """
+        """Launch with ctypes values as parameters; RuntimeError if the driver refuses it."""
         made = (_Attribute * max(len(attributes), 1))()
         for one, (which, *value) in zip(made, attributes):
             one.id, one.value[: len(value)] = which, value

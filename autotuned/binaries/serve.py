@@ -83,10 +83,8 @@ class Server:
     # -- finding -------------------------------------------------------------------------------------------------
 
     def code(self, device: Device) -> Code | None:
-        """What a binary must be compiled from.
-
-        Returns:
-            None if there can be no binary: not an NVIDIA GPU, or code that uses values only this process knows.
+        """What a binary must be compiled from; None if there can be none: no NVIDIA GPU, or values only this process
+        knows.
         """
         arch, tunable = specialization.arch_of(device.arch), self._tunable
         source = tunable.exact_source  # first: it finds what is `opaque`
@@ -127,10 +125,8 @@ class Server:
         return self._specializers[arch].of((), self._tunable.everything(call, config))
 
     def look(self, call: Call, part: Json, context: Mapping[str, Json], live: Candidates, needed: Conditions) -> Look:
-        """The choice of an entry that has a binary for the call, whatever toolchain measured it.
-
-        Args:
-            part, context: The call's key; of the context, all but the toolchain.
+        """The choice of an entry with a binary for the call, whatever toolchain measured it; `part` is the key's call
+        part.
         """
         device = self._tunable.device(call)
         shelves, text = self.shelves(device), canonical(part)
@@ -282,12 +278,7 @@ class Server:
         return {p.name: everything.get(p.name, p.default) for p in self._tunable.parameters}
 
     def launching(self, bound: Callable[[tuple[Any, ...], Any], Call], config: Any, otherwise: Any) -> Any:
-        """A launch that looks up a binary each time and falls back to Triton.
-
-        Args:
-            bound: Makes the call from values and a grid.
-            otherwise: Triton's launch.
-        """
+        """A launch that looks up a binary for the `bound` call each time, `otherwise` lets Triton launch."""
 
         def run(values: tuple[Any, ...], grid: Any) -> Any:
             call = bound(values, grid)

@@ -103,11 +103,7 @@ class Form(Frozen):
         return not self.why_not(call)
 
     def why_not(self, call: Form, exact: bool = False) -> str:
-        """The first assumption of this form that the call does not meet, for people; "" if it serves.
-
-        Args:
-            exact: Whether only the very same form is served, as by what Triton has compiled.
-        """
+        """The first assumption of this form that the call does not meet, or ""; with `exact`, any difference counts."""
         if self.fixed != call.fixed:
             return self._other_constant(call)
         for (name, own), (_, theirs) in zip(self.types, call.types):
@@ -249,11 +245,7 @@ class Variant(Frozen):
 
 
 def check_launch(data: Json, where: str) -> dict[str, Json]:
-    """Check options or metadata of a launch.
-
-    Raises:
-        RecordError: No launch is possible with it.
-    """
+    """Check options or metadata; RecordError if no launch is possible with them."""
     fields: dict[str, Json] = typed(data, dict, where)
     for name, value in fields.items():
         if not name.isidentifier() or keyword.iskeyword(name) or name[0] == "_":
@@ -277,11 +269,7 @@ def _check_map(data: Json, where: str) -> None:
 
 
 def check_metadata(data: Json, where: str) -> dict[str, Json]:
-    """Check a binary's metadata.
-
-    Raises:
-        RecordError: No launch is possible with it.
-    """
+    """Check a binary's metadata; RecordError if no launch is possible with it."""
     fields = check_launch(data, where)
     name: str = typed(fields.get("name"), str, f"{where}.name")
     if not name.isascii() or not name.isprintable():

@@ -23,11 +23,7 @@ def path_beside(path: Path, kernel: str) -> Path:
 
 
 def read(path: Path, kernel: str) -> BinaryFile:
-    """Read the binaries at a path; an empty file if there are none.
-
-    Raises:
-        BinaryError: It cannot be read, or is of another kernel; it is left as it is.
-    """
+    """Read the binaries at a path, or an empty file; BinaryError if it cannot be read or is of another kernel."""
     try:
         file = binaryfile.read(disk.read_bytes(path), str(path))
     except FileNotFoundError:
@@ -145,11 +141,7 @@ def _refuse_newer(path: Path) -> None:
 
 
 def matching(config: ConfigFile, context: Mapping[str, Json]) -> list[tuple[str, Mapping[str, Entry]]]:
-    """The groups of a file whose context matches in these parts: canonical text, and entries.
-
-    Args:
-        context: The parts that must be equal, "environment" and "triton" among them.
-    """
+    """The groups of a file, as canonical text and entries, whose context equals the given parts of one."""
 
     def words(theirs: Mapping[str, Json]) -> str:
         known = {name: theirs.get(name) for name in context}

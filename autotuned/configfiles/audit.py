@@ -18,12 +18,7 @@ CALL = {"tensors", "values", "none"}
 
 
 class Audit:
-    """What `autotuned check` finds in config files.
-
-    Attributes:
-        files: The readable files, with their paths.
-        faults: In the order of the files.
-    """
+    """The readable config files with their paths, and the faults that `autotuned check` finds, in the same order."""
 
     def __init__(self, paths: PathLike | Iterable[PathLike]) -> None:
         self.files: list[tuple[Path, ConfigFile]] = []

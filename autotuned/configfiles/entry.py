@@ -54,11 +54,7 @@ class Entry:
 
 
 def load_entry(data: Any, where: str) -> Entry:
-    """Parse and check an entry's JSON.
-
-    Raises:
-        RecordError: A field is missing, unknown or of another type, or a number is out of range.
-    """
+    """Parse and check an entry's JSON; RecordError if a field is missing, unknown, of another type or out of range."""
     fields = fields_of({"compiled": [], **typed(data, dict, where)}, where,
                      {"call", "config", "conditions", "median_us", "vs_default", "compiled"})  # fmt: skip
     for name in ("median_us", "vs_default"):
@@ -74,11 +70,7 @@ def load_entry(data: Any, where: str) -> Entry:
 
 
 def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:
-    """Check a config against its call.
-
-    Raises:
-        RecordError: Triton would refuse a value, or the caller passes it.
-    """
+    """Check a config against its call; RecordError if Triton would refuse a value, or the caller passes it."""
     if config["num_warps"] not in WARPS:
         warps = f"one of {', '.join(map(str, WARPS))}"
         raise RecordError(f"{where}.num_warps: expected {warps}, got {config['num_warps']!r:.60}.", where=where)
@@ -97,11 +89,7 @@ def passed(call: Json) -> set[str]:
 
 
 def fields_of(data: Any, where: str, names: Set[str]) -> dict[str, Any]:
-    """Return an object that must have exactly these fields.
-
-    Raises:
-        RecordError: It is not an object, or a field is missing or unknown.
-    """
+    """Return an object that must have exactly these fields, else RecordError."""
     fields: dict[str, Any] = typed(data, dict, where)
     missing, unknown = sorted(names - fields.keys()), sorted(fields.keys() - names)
     if missing or unknown:

@@ -122,11 +122,7 @@ def _import(key: Key, entry: Entry, path: Path, result: ImportResult) -> None:
 
 
 def paths_of(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """One or several paths as a list.
-
-    Raises:
-        ConfigFileError: There is none.
-    """
+    """One or several paths as a list; ConfigFileError if there are none."""
     found = list(map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths))
     if not found:
         raise ConfigFileError("expected config files, or folders of them, got none. Give at least one path.", path="")
@@ -134,11 +130,7 @@ def paths_of(paths: PathLike | Iterable[PathLike]) -> list[Path]:
 
 
 def files_in(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """The config files at these paths; folders are searched recursively.
-
-    Raises:
-        ConfigFileError: A path does not exist, or a folder has no config file.
-    """
+    """The config files at these paths, also below folders; ConfigFileError if a path has none."""
     found: list[Path] = []
     for path in paths_of(paths):
         below = [path] if path.is_file() else sorted(path.rglob("*.json")) if path.is_dir() else []
@@ -186,11 +178,7 @@ class Conflict:
 
 @dataclass
 class MergeResult:
-    """Merged config files.
-
-    Attributes:
-        files: By path; empty if nothing could be read.
-    """
+    """Merged config files by path; empty if nothing could be read."""
 
     files: dict[Path, ConfigFile] = field(default_factory=dict)
     conflicts: list[Conflict] = field(default_factory=list)

@@ -238,12 +238,7 @@ def entry_of(record: record.TuningRecord) -> Entry:
 
 
 def parse(text: str | bytes, path: str) -> ConfigFile:
-    """Parse a config file's text strictly.
-
-    Raises:
-        ConfigFileError: It is not JSON, has a newer schema, a field that is missing, unknown or of another type, or two
-            entries for one call.
-    """
+    """Parse a config file's text; ConfigFileError for any fault that is not harmless."""
     file, faults = read(text, path)
     grave = [fault for fault in faults if not fault.harmless]
     if grave or file is None:

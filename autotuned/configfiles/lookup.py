@@ -42,11 +42,7 @@ class Read(NamedTuple):
 
 
 class ShippedFile(NamedTuple):
-    """A config file of a folder, with the folder's policy.
-
-    Attributes:
-        number: Position of its folder in the look-up order.
-    """
+    """A config file, with the policy and the look-up position of its folder."""
 
     number: int
     path: str
@@ -222,11 +218,7 @@ def _whole_package(name: str) -> str:
 
 
 def shipped(kernel: str | None = None, own: bool = True) -> Iterator[tuple[str, Key, Entry]]:
-    """Every entry of the config files, or of one kernel's, on any device: file, key and entry.
-
-    Args:
-        own: Whether to include this package's own files.
-    """
+    """Every entry of the config files, or of one kernel's, on any device; `own` includes this package's files."""
     for folder in folders() if own else _others():
         for path in _paths_in(folder.path, kernel):
             file = read(path, kernel).file
@@ -287,11 +279,7 @@ def read_anew(path: Traversable, kernel: str | None) -> Read:
 
 
 def report(kernel: str | None, strict: bool = False) -> None:
-    """Warn once about the faults of a kernel's files read so far.
-
-    Raises:
-        ConfigFileError: With `strict`, for the first fault.
-    """
+    """Warn once about the faults of a kernel's files read so far; with `strict`, raise ConfigFileError instead."""
     for (_, wanted), (file, faults) in list(_files.items()):
         for fault in faults if wanted == kernel else ():
             if fault.harmless:

@@ -139,11 +139,7 @@ def words(ours: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], fa
 
 
 def check(given: Mapping[str, float], allowed: Iterable[str], kernel: str) -> str:
-    """Return what is wrong with a decorator's `nearest=`, or "".
-
-    Args:
-        allowed: The arguments in the kernel's key.
-    """
+    """What is wrong with a decorator's `nearest=`, whose names must be among `allowed`, those in the key; or ""."""
     allowed = list(allowed)
     for name, factor in given.items():
         if name not in allowed:

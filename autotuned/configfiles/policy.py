@@ -73,11 +73,7 @@ def within(bound: str | float, *, strict: bool = False, nearest: Mapping[str, fl
 
 
 def share(given: Any, option: str) -> float:
-    """Parse a share given as a number or as text such as "5%".
-
-    Raises:
-        OptionError: It is not above 0 and at most 1.
-    """
+    """Parse a share above 0 and at most 1, given as a number or as text such as "5%", else OptionError."""
     try:
         is_percent = isinstance(given, str) and given.rstrip().endswith("%")
         number = float(given.rstrip().removesuffix("%")) / 100 if is_percent else float(given)
@@ -163,11 +159,7 @@ class Verdict:
 
 
 def judge(ours: Json, theirs: Json, actions: Policy) -> Verdict | None:
-    """A policy's verdict on a choice made in the context `theirs`.
-
-    Returns:
-        None for another architecture, another `version=`, or a difference that is not an axis.
-    """
+    """A policy's verdict on a choice made in the context `theirs`; None if contexts differ in what no policy allows."""
     steps = list(_steps(_plain(ours), _plain(theirs)))
     if None in steps:
         return None

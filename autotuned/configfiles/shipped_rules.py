@@ -19,9 +19,7 @@ def look_rule(
 ) -> Look:
     """The choice of a rule whose bound is small enough, in the same context or one that the policies allow.
 
-    Args:
-        within: What the kernel allows; None leaves it to each folder's policy.
-        strict: Mode "strict".
+    `within` is what the kernel allows; None leaves it to each folder's policy.
     """
     why, path = "", ""
     for offer in _rules(key):

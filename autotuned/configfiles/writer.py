@@ -168,21 +168,13 @@ def shippable(path: Path, kernel: str) -> ConfigFile | None:
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Fail early if the folder cannot be written.
-
-    Raises:
-        OutputError: No file can be written below the folder.
-    """
+    """Fail early, with OutputError, if no file can be written below the folder."""
     if reason := unwritable(folder):
         raise OutputError(f"nothing can be written to {folder}: {reason}", path=str(folder))
 
 
 def check_all(kernel: str, folder: Path) -> None:
-    """Fail early if an existing config file of a kernel cannot be added to.
-
-    Raises:
-        ConfigFileError, OSError: One cannot be read.
-    """
+    """Fail early, as `shippable` does, if an existing config file of a kernel cannot be added to."""
     for path in sorted(folder.glob(f"*/{configfile.file_name(kernel)}")):
         shippable(path, kernel)
 

@@ -64,12 +64,7 @@ class Beside(Replaced):
 
 
 def launches_for(theirs: Any, run: _Run) -> Beside | None:
-    """The launcher for one of Triton's tuners, made at its first launch; None if only its own `run` can launch.
-
-    Args:
-        theirs: The tuner.
-        run: Triton's own `run`.
-    """
+    """The launcher for one of Triton's tuners, made at its first launch; None if only Triton's own `run` can launch."""
     if isinstance(theirs, Tuned) or type(theirs.cache) not in (dict, seeded.Memory):
         return None
     memory = seeded.adopt(theirs)

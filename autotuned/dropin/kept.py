@@ -138,11 +138,7 @@ def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> Wanted 
 
 
 def _form(src: Any, special: Specialization) -> Form:
-    """The specialization as data, including tuples and descriptors, which Triton's own launcher passes.
-
-    Raises:
-        EncodingError: A constant is known in this process alone.
-    """
+    """The specialization as data, with tuples and descriptors; EncodingError if only this process knows a constant."""
     constants = {
         canonical(list(path)): exact.spell(value, f"constant {path}") for path, value in special.constants.items()
     }

@@ -39,11 +39,7 @@ _FIELDS = ("function", "key", "binary", "compiled")
 
 
 class Program:
-    """This process's program: its entries on disk, running compilations, and launches.
-
-    Args:
-        path: Its file.
-    """
+    """This process's program: its entries in a file, running compilations, and launches."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -57,11 +57,7 @@ class StockCall(Call):
 
 
 class Race:
-    """The race of one call of a tuner, started by the first config that Triton times.
-
-    Attributes:
-        is_run: Whether Triton got the race's times; if not, it measured by itself.
-    """
+    """The race of one call of a tuner, started by Triton's first timing; `is_run` if Triton got the race's times."""
 
     def __init__(self, tuner: Any, seed: Seed, key: Key, call: Call, left: Callable[[], Sequence[Any]]) -> None:
         self._tuner, self._seed, self._key, self._left = weakref.proxy(tuner), seed, key, left

@@ -242,11 +242,7 @@ class Replaced(Tuned):
         return tuple(parts + [str(value.dtype) for value in given.values() if hasattr(value, "dtype")])
 
     def decided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any = None) -> Any:
-        """The config for a call: from the cache, or launched and searched for if a grid is given.
-
-        Raises:
-            NotTunedError: There is none, and no grid to search with.
-        """
+        """The config for a call, cached, or searched for by a launch if a grid is given; NotTunedError otherwise."""
         if grid is not None:
             self.run(*args, grid=grid, **kwargs)
             return self.best_config

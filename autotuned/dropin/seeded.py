@@ -55,11 +55,7 @@ class Asked:
         self._left_out = LeftOut(self.tuner)
 
     def look_up(self, memory: Memory, own: Any) -> bool:
-        """Whether the tuner's cache now has its key: a stored choice, or a stopgap if nothing may be measured.
-
-        Raises:
-            NotTunedError: Mode "strict", and nothing is stored.
-        """
+        """Whether the tuner's cache now has its key, stored or as a stopgap; NotTunedError in mode "strict"."""
         mode, seed = env.current_mode(), seed_of(self.tuner)
         if seed is not None and not self.kwargs.get("warmup") and not self._launches(seed):
             self.missed, self.passing, self._seed = own, True, seed  # not measured, and dropped after the call

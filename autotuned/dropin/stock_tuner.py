@@ -133,11 +133,7 @@ class Seed:
     def keep(
         self, key: Key, timings: Mapping[Any, Any], chosen: Any, seconds: float | None, restore: Sequence[str] = ()
     ) -> None:
-        """Store what Triton measured, if one of the configs ran.
-
-        Args:
-            restore: Names restored around trials.
-        """
+        """Store what Triton measured, if one of the configs ran; `restore` are the names restored around trials."""
         name = self.tunable.name
         made = [timing_of(candidates.to_json(config, name, opaque.spell), times) for config, times in timings.items()]
         self._say_wrong_times(made)

@@ -185,11 +185,7 @@ def _entries(one: Found, call: Call, groups: Sequence[tuple[str, Any]]) -> Itera
 
 
 def _live(one: Found, call: Call, entry: Entry) -> Any:
-    """The kernel's config of an entry.
-
-    Raises:
-        BinaryError: The kernel has it no more.
-    """
+    """The kernel's config of an entry; BinaryError if the kernel has it no more."""
     live = one.tuner.chooser.candidates(call)
     if entry.identity not in live:
         raise BinaryError(f"expected one of the kernel's configs, got {entry.identity}: tune again.", path="")

@@ -24,11 +24,7 @@ HINT = "Register some: @kernel.case over a generator fn(device) of dict(args=(..
 
 
 def load(targets: Sequence[str]) -> list[Found]:
-    """The tuned objects of the targets, each once.
-
-    Raises:
-        TargetError: A target cannot be loaded, or no kernel has cases.
-    """
+    """The tuned objects of the targets, each once; TargetError if a target cannot be loaded, or no kernel has cases."""
     imported = [target for target in targets if not target.endswith(SUFFIX)]
     recorded = [one for target in targets if target.endswith(SUFFIX) for one in replay.load(Path(target), imported)]
     replayed = {id(one.tuned) for one in recorded}
@@ -177,12 +173,7 @@ def _recorded(found: Replayed) -> Iterator[tuple[Found, Any, str, int]]:
 
 
 def share(count: int, open_count: int) -> float:
-    """A case's share of the remaining time: by its count for recorded calls, everything for others.
-
-    Args:
-        count: How often it was called; 0 for a generator's case.
-        open_count: Total count of the recorded calls not yet begun.
-    """
+    """A recorded call's share, by count, of the time left for `open_count` recorded calls; 1 for a generator's case."""
     return count / max(open_count, count) if count else 1.0
 
 

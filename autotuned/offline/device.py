@@ -31,11 +31,7 @@ def use_device() -> str:
 
 
 def check_environment() -> None:
-    """Check variables that every measuring process would fail on.
-
-    Raises:
-        OptionError: One has an invalid value.
-    """
+    """Check variables that every measuring process would fail on; OptionError if one has an invalid value."""
     _asked()
     try:
         env.compile_workers()

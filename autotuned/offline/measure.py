@@ -30,11 +30,7 @@ from autotuned.typed_json import Json, portable
 
 @dataclass
 class MeasuredCase:
-    """The result of a case, and the record and entry to store.
-
-    Attributes:
-        lost: Set if a config left the device in an error state: this process cannot measure any more.
-    """
+    """The result of a case, and the record and entry to store; `lost` is set if a config broke the device."""
 
     result: CaseResult
     key: Key | None = None
@@ -64,11 +60,7 @@ class Measurer:
         self.seen: set[str] = set()
 
     def measure(self, case: Case, budget_s: float | None) -> MeasuredCase:
-        """Choose a config for a case.
-
-        Args:
-            budget_s: Limit of its search; with 0 nothing is started.
-        """
+        """Choose a config for a case, searching for at most `budget_s`; with 0 nothing is started."""
         measured = MeasuredCase(CaseResult(case.found.name, "failed", sizes=case.sizes, group=case.group))
         result = measured.result
         if isinstance(case.given, RecordedCall):
@@ -207,11 +199,7 @@ def _note_entry(result: CaseResult, key: Key, choice: Choice) -> Entry | None:
 
 
 def remark(record: TuningRecord, was_noisy: bool) -> str | None:
-    """A sentence on how certain a choice is; None if it needs none.
-
-    Args:
-        was_noisy: Whether it was measured again because its times were noisy before.
-    """
+    """A sentence on how certain a choice is, measured again if it `was_noisy` before; None if it needs none."""
     if record.unconfirmed is not None and not record.is_doubtful:
         return ("the budget ended before a faster config could be compared once more with what runs untuned, which "
                 "stays; run `tune` again to compare them")  # fmt: skip

@@ -30,12 +30,7 @@ class _Known:
 
 
 class Members:
-    """The calls of each bucket of the targets.
-
-    Args:
-        cases: The session's cases.
-        device: "cuda" or "interpreter".
-    """
+    """The calls of each bucket of the targets, found among the session's cases."""
 
     def __init__(self, cases: Cases, device: str) -> None:
         self._cases, self._device = cases, tensors_on(device)

@@ -46,12 +46,7 @@ class PlannedCase:
 
 @dataclass
 class Plan:
-    """What `tune` would do.
-
-    Attributes:
-        device: "cuda" or "interpreter".
-        without_cases: Kernels that have none.
-    """
+    """What `tune` would do on a device, "cuda" or "interpreter"; `without_cases` are kernels that have none."""
 
     device: str
     cases: list[PlannedCase] = field(default_factory=list)

@@ -34,11 +34,7 @@ _MOST_THREADS = 8  # each makes the tensors of one call
 
 @dataclass
 class PrepareResult:
-    """The result of `prepare`, call by call.
-
-    Attributes:
-        loaded, compiled: How many binaries were loaded and kernels compiled in this process meanwhile.
-    """
+    """The result of `prepare`, call by call, and how many binaries were loaded and kernels compiled meanwhile."""
 
     calls: list[PreparedCall] = field(default_factory=list)
     loaded: int = 0

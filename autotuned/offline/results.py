@@ -25,11 +25,7 @@ def _refused(option: str, problem: str) -> OptionError:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `tune`, which describes them; `wanted` are the sizes of a round of `cover`.
-
-    Raises:
-        OptionError: A value is invalid, or two options conflict.
-    """
+    """The options of `tune`; `wanted` are the sizes of a round of `cover`. OptionError if they conflict."""
 
     out: Path | None = None
     force: bool = False

@@ -29,11 +29,7 @@ EXPECTED = f"expected {FORMS}"
 
 
 def texts(targets: Any, at_least: int = 1) -> list[str]:
-    """One or several targets as text; a file may be given as a path.
-
-    Raises:
-        TargetError: There is none, or one is neither text nor a path.
-    """
+    """One or several targets, which may be paths, as text; TargetError for anything else, or too few."""
     given = [targets] if isinstance(targets, (str, os.PathLike)) or not isinstance(targets, Iterable) else [*targets]
     for one in given:
         if not isinstance(one, (str, os.PathLike)):

@@ -31,11 +31,7 @@ RULE = "rule"
 
 
 def find_kernel(name: str) -> Found:
-    """Import a kernel by its name `module.qualname`.
-
-    Raises:
-        TargetError: No prefix of the name is an importable module, or it has no such kernel.
-    """
+    """Import a kernel by its name `module.qualname`; TargetError if no module or kernel is found."""
     parts = name.split(".")
     missing: TargetError | None = None
     for count in range(len(parts) - 1, 0, -1):
@@ -161,10 +157,8 @@ class Offered(NamedTuple):
 
 
 def contests(files: Iterable[tuple[Path, ConfigFile]], found: Found, device: Any) -> Iterator[Contest]:
-    """Time the choices that a kernel's cases get from the files: exact ones, or the nearest shape's.
-
-    Raises:
-        DeviceLostError: A config left the device in an error state.
+    """Time the choices, exact or of the nearest shape, that the files give a kernel's cases; DeviceLostError as in a
+    search.
     """
     files = list(files)
     for generator in found.tuned.cases:

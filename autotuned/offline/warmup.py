@@ -41,11 +41,7 @@ class PreparedCall:
 
 @dataclass
 class WarmupResult:
-    """The result of `warmup`, call by call.
-
-    Attributes:
-        binaries: The compiled kernels beside config files; None if not requested.
-    """
+    """The result of `warmup`, call by call; `binaries` are those beside config files, None if not requested."""
 
     calls: list[PreparedCall] = field(default_factory=list)
     binaries: BuildResult | None = None

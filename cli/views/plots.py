@@ -192,12 +192,7 @@ def size_words(size: float) -> str:
 
 
 def columns(values: Sequence[tuple[str, float | None, int]]) -> Markup:
-    """A bar for each value, the taller the faster, with its cost, value and number of choices.
-
-    Args:
-        values: In order: value, cost, and how many calls chose it. Thinned out evenly if there are many, keeping the
-            best.
-    """
+    """A bar for each (value, cost, number of choices), the taller the faster; thinned out evenly, keeping the best."""
     best = min(values, key=lambda value: value[1] or math.inf)
     shown = sorted({*evenly(range(len(values)), MOST_VALUES - 1), values.index(best)})
     bars = []

@@ -15,12 +15,7 @@ from autotuned.typed_json import Json
 
 @dataclass
 class ExportResult:
-    """What `export` wrote.
-
-    Attributes:
-        files: The config files that got choices of the store.
-        binaries: The compiled kernels beside them; None if not requested.
-    """
+    """The config files that `export` wrote, and the compiled kernels beside them; None if not requested."""
 
     files: list[Path]
     binaries: BuildResult | None = None

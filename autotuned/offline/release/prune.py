@@ -20,11 +20,7 @@ from autotuned.typed_json import Json, canonical
 
 @dataclass(frozen=True)
 class Pruned:
-    """An entry that no recorded call uses.
-
-    Attributes:
-        binaries: How many compiled kernels only it names.
-    """
+    """An entry that no recorded call uses, and how many compiled kernels only it names."""
 
     path: str
     key: Key
@@ -47,12 +43,8 @@ class Pruned:
 
 @dataclass
 class PruneResult:
-    """The result of `prune`.
-
-    Attributes:
-        entries: Those removed, or to be removed in a dry run.
-        kept: How many entries stay.
-        faults: What is wrong in the files; a file with a fault stays as it is.
+    """The entries removed (or to be removed, in a dry run), how many are kept, and the faults of files left as they
+    are.
     """
 
     entries: list[Pruned] = field(default_factory=list)

@@ -19,11 +19,7 @@ Place = tuple[str, str]  # device and toolchain
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """One config of a case; `roles` are "chosen" and "default" (the untuned config).
-
-    Attributes:
-        config: Its canonical form.
-    """
+    """One config in canonical form; `roles` are "chosen" and "default" (the untuned config)."""
 
     config: Json
     label: str
@@ -47,13 +43,7 @@ class ReportConfig:
 
 @dataclass(frozen=True)
 class ReportCase:
-    """One choice and its gain.
-
-    Attributes:
-        configs: All measured configs in list order; none from config files.
-        seconds: Time of the search.
-        count: Its count in a recording; None without one.
-    """
+    """One choice with all measured configs in list order, its search time, and its count in a recording."""
 
     stored: Stored
     configs: Sequence[ReportConfig] = ()

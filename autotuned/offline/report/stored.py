@@ -151,11 +151,7 @@ class Filter:
         )
 
     def of(self, choices: Iterable[Stored]) -> Iterator[Stored]:
-        """The choices that match, in order.
-
-        Raises:
-            KernelNameError: There are choices, and none matches.
-        """
+        """The choices that match, in order; KernelNameError if there are choices and none matches."""
         devices, versions, fitting = set(), set(), False
         for stored in choices:
             devices.add(stored.device)
@@ -174,11 +170,7 @@ def _version(key: Key) -> str:
 
 
 def choices(wanted: Filter = Filter(), heads: bool = False, once: bool = False) -> Iterator[Stored]:
-    """Every wanted choice, by kernel, then in the order of `of_kernel`.
-
-    Raises:
-        KernelNameError: No kernel has this name, or none of its choices matches.
-    """
+    """Every wanted choice, by kernel, then as `of_kernel` has them; KernelNameError if no kernel or no choice fits."""
     own = wanted.kernel is not None
     names = kernels(own=own)
     if wanted.kernel is not None and names:
@@ -192,11 +184,7 @@ def shipped(kernel: str | None = None, own: bool = True) -> Iterable[tuple[str, 
 
 
 def choices_in(path: Path) -> Iterator[Stored]:
-    """Every choice in another store (by its cache folder), a config file or a folder of them, each key once.
-
-    Raises:
-        ConfigFileError: There are no config files.
-    """
+    """Every choice in another store's folder or in config files, each key once; ConfigFileError without files."""
     if listing.is_store(path):
         found = _records(listing.all_records(quietly=True, store=path))
     else:

@@ -19,12 +19,7 @@ from autotuned.typed_json import Json, canonical
 
 @dataclass(frozen=True)
 class Missing:
-    """A key that was called and is not tuned.
-
-    Attributes:
-        count: How often it was called.
-        nearest: The kernel's most similar stored key, if any; `changes` are the differing parts.
-    """
+    """A key that was called `count` times and is not tuned, and the kernel's nearest stored key, if any."""
 
     key: Key
     count: int

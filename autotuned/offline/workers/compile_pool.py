@@ -44,12 +44,7 @@ class _Worker:
         self.pid, self._connection = pid, connection
 
     def ask(self, request: Any, limit_s: float, begun: Callable[[], None]) -> tuple[str, str] | None:
-        """Its answer; None if it ended or ran out of time.
-
-        Raises:
-            OSError, EOFError: It did not begin.
-            Exception: The request could not be sent.
-        """
+        """Its answer, or None if it ended or ran out of time; OSError or EOFError if it did not begin."""
         self._connection.send(request)
         if not self._connection.poll(BEGIN_S) or self._connection.recv() != "begun":
             raise EOFError("a compile worker does not begin")

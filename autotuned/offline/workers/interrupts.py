@@ -38,11 +38,7 @@ class Interrupts:
         self._is_asked = True
 
     def check(self) -> None:
-        """Raise the deferred Ctrl-C, once.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed before.
-        """
+        """Raise KeyboardInterrupt, once, if Ctrl-C was pressed before."""
         if self._is_asked and not self._is_told:
             self._is_told = True
             raise KeyboardInterrupt

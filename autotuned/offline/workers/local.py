@@ -16,10 +16,7 @@ COMPILE_WORKERS = "AUTOTUNED_COMPILE_WORKERS"
 
 
 class Local:
-    """Starts processes on this host.
-
-    Args:
-        devices: The option `devices`; None for one process on the default device.
+    """Starts processes on this host, on the GPUs of the option `devices`, or one on the default device.
 
     Raises:
         NoDeviceError, DeviceChoiceError: The named GPUs are not there.

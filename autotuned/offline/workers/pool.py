@@ -60,11 +60,7 @@ class Pool:
         return self._result
 
     def run(self) -> None:
-        """Measure until all is done.
-
-        Raises:
-            AutotunedError, OSError: Raised by a process; no device is left; or a config file cannot be written.
-        """
+        """Measure until all is done; raises what a process raised, and AutotunedError if no device is left."""
         with self._interrupts:
             try:
                 self._slots = self._executor.slots()
@@ -115,11 +111,7 @@ class Pool:
         return slot.ready or self._executor.is_needed(slot) or begun_s < PATIENCE_S
 
     def _abandon_rest(self) -> None:
-        """No device is left for the remaining work of some kinds.
-
-        Raises:
-            AutotunedError: For a kind whose cases are not known.
-        """
+        """Fail the cases of kinds without a device; AutotunedError if a kind's cases are not known."""
         unsaid = [model for model in self._open_models() if not self._abandon(model)]
         if unsaid:
             raise AutotunedError(
@@ -295,10 +287,8 @@ class Pool:
     # -- when one ends -------------------------------------------------------------------------------------------
 
     def _ended(self, slot: Slot, ending: Ending) -> None:
-        """Exclude the config that ended a process, return its case to the queue, and start a new process.
-
-        Raises:
-            AutotunedError: No device is left.
+        """Exclude the config that ended a process, requeue its case, and start a new process; AutotunedError if none
+        may start.
         """
         assert slot.process is not None
         slot.process.kill()

@@ -92,11 +92,7 @@ def raised(error: Mapping[str, Json], where: str = "") -> Exception:
 
 
 class Worker:
-    """A process of `autotuned.offline.workers.worker` in a group of its own.
-
-    Attributes:
-        lost: Whether its host was lost, for which no config can be blamed; never on this host.
-    """
+    """A process of `autotuned.offline.workers.worker` in a group of its own; its host, this one, is never `lost`."""
 
     lost = False
 

@@ -37,12 +37,7 @@ class QueuedCase:
 
 @dataclass
 class Queue:
-    """The cases of one kind of device.
-
-    Attributes:
-        listed: Whether all of its cases are known.
-        results: Results of finished cases, by number.
-    """
+    """The cases of one kind of device; `listed` once all are known, and `results` of the finished ones by number."""
 
     listed: bool = False
     results: dict[int, dict[str, Json]] = field(default_factory=dict)
@@ -61,12 +56,7 @@ class Queue:
         return True
 
     def take(self, device: str, devices: Set[str]) -> QueuedCase | None:
-        """The next case for a device; None if there is none at the moment.
-
-        Args:
-            device: Its name.
-            devices: All devices: a case that ended a process is tried on another one first.
-        """
+        """The next case for a device, or None; a case that ended a process is tried on another of `devices` first."""
         case = min(self._fitting(device, devices), key=self._ranks(device), default=None)
         if case is not None:
             del self._open[case.number]

@@ -14,11 +14,7 @@ from autotuned.typed_json import Json
 
 
 class Process(Protocol):
-    """A measuring process: `process.Worker`, or a remote one.
-
-    Attributes:
-        lost: Whether its host was lost, for which no config can be blamed.
-    """
+    """A measuring process: `process.Worker`, or a remote one; no config can be blamed if its host is `lost`."""
 
     lost: bool
 
@@ -43,11 +39,7 @@ class Process(Protocol):
 
 
 class Executor(Protocol):
-    """Runs processes.
-
-    Attributes:
-        gathers: Whether records must be sent back, since the stores are elsewhere.
-    """
+    """Runs processes; `gathers` if records must be sent back, since the stores are elsewhere."""
 
     gathers: bool
 
