@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -71,12 +71,6 @@ class Mirror(dict[Any, Any]):
         super().__delitem__(key)
         self._forget(key)
 
-    def pop(self, key: Any, *default: Any) -> Any:
-        """Remove a choice and return it."""
-        value = super().pop(key, *default)
-        self._forget(key)
-        return value
-
     def popitem(self) -> tuple[Any, Any]:
         """Remove the newest choice."""
         key, value = super().popitem()
@@ -89,20 +83,12 @@ class Mirror(dict[Any, Any]):
         self.pins.clear()
         self._on_change()
 
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        """Pin several choices."""
-        for key, config in dict(*args, **kwargs).items():
-            self[key] = config
+    # `dict`'s own versions would bypass the methods above.
+    pop, update, setdefault = MutableMapping.pop, MutableMapping.update, MutableMapping.setdefault
 
     def __ior__(self, other: Any) -> Mirror:  # type: ignore[misc]  # dict takes what `update` does
         self.update(other)
         return self
-
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        """Pin a choice unless there is one."""
-        if key not in self:
-            self[key] = default
-        return self[key]
 
     def _forget(self, key: Any) -> None:
         self.pins.discard(key)

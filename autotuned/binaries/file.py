@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from autotuned import disk
@@ -213,10 +214,10 @@ class _Reader:
     def read(self) -> None:
         file = self._file
         for name, place in typed(self._index["blobs"], dict, "index.blobs").items():
-            with _Noting(file, f"blob {name[:12]}"):
+            with _noting(file, f"blob {name[:12]}"):
                 file._blobs[name] = self._blob(place, f"blobs.{name[:12]}")
         for number, row in enumerate(typed(self._index["variants"], list, "index.variants")):
-            with _Noting(file, f"variant {number}"):
+            with _noting(file, f"variant {number}"):
                 file.variants.append(self._variant(row, f"variants[{number}]"))
 
     def _blob(self, place: Json, where: str) -> Blob:
@@ -254,20 +255,13 @@ class _Reader:
         return self._shared[place]
 
 
-class _Noting:
-    """A `with` block whose errors become faults of the file."""
-
-    def __init__(self, file: BinaryFile, what: str) -> None:
-        self._file, self._what = file, what
-
-    def __enter__(self) -> None:
-        """Nothing yet."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if not isinstance(error, (ValueError, TypeError, KeyError)):
-            return False
-        self._file.faults.append(f"{self._what} is left out: {_words(error)}")
-        return True
+@contextmanager
+def _noting(file: BinaryFile, what: str) -> Iterator[None]:
+    """Turn errors in a `with` block into faults of the file."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        file.faults.append(f"{what} is left out: {_words(error)}")
 
 
 def _words(error: BaseException) -> str:

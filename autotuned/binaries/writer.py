@@ -58,12 +58,12 @@ def ship(path: Path, found: Mapping[tuple[str, str], Iterable[Built]]) -> int:
             entry = config.group(context, {}).entries.get(call)
             if entry is None:  # another process has written the file since
                 continue
-            made = [built for built in some if built.variant is not None]
-            for built in made:
-                assert built.variant is not None
-                binaries.add(built.variant, built.code)
-            digests = [built.variant.digest for built in made if built.variant is not None]
-            config.group(context, {}).entries[call] = entry.with_binaries((*entry.binaries, *digests))
+            digests = list(entry.binaries)
+            for built in some:
+                if built.variant is not None:
+                    binaries.add(built.variant, built.code)
+                    digests.append(built.variant.digest)
+            config.group(context, {}).entries[call] = entry.with_binaries(digests)
         size = write(path, config, binaries)
     lookup.forget_files()
     return size

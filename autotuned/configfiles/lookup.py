@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import disk, env
 from autotuned.configfiles import file as configfile
-from autotuned.configfiles import nearest_shape, policy
+from autotuned.configfiles import nearest_shape
+from autotuned.configfiles import policy as policies
 from autotuned.configfiles.file import ConfigFile, Entry, Fault
 from autotuned.configfiles.policy import Folder, Policy, Verdict
 from autotuned.errors import ConfigFileError
@@ -51,7 +52,7 @@ class ShippedFile(NamedTuple):
 
     def judge(self, key: Key, context: Json) -> Verdict | None:
         """The policy's verdict on a group's context for a key."""
-        return policy.judge(key.context, {**context, "device": self.file.device_json}, self.policy)
+        return policies.judge(key.context, {**context, "device": self.file.device_json}, self.policy)
 
 
 class Offer(NamedTuple):
@@ -106,16 +107,13 @@ def register_configs(
     Raises:
         ConfigFileError: No such package or folder, axis or action.
     """
-    actions = _policy(policy)
+    actions = policies.policy(policy)
     folder: Traversable = Path(source).expanduser()
     if not folder.is_dir():
         folder = _package_folder(str(source))
         _say_if_empty(folder, str(source))
     _registered.insert(0, Folder(folder, actions, binaries))
     forget_files()
-
-
-_policy = policy.policy
 
 
 def _package_folder(name: str) -> Traversable:
@@ -157,7 +155,7 @@ def state() -> tuple[Any, ...]:
 def folders() -> Iterator[Folder]:
     """Folders of config files in look-up order: environment, application, entry points, this package."""
     yield from _others()
-    yield from _looked_for("own", lambda: [Folder(_own(), policy.DEFAULTS, package="autotuned")])
+    yield from _looked_for("own", lambda: [Folder(_own(), policies.DEFAULTS, package="autotuned")])
 
 
 def _own() -> Traversable:
@@ -171,14 +169,14 @@ def _own() -> Traversable:
 def _others() -> Iterator[Folder]:
     """All folders but this package's own."""
     for folder in env.config_path():
-        yield Folder(folder, policy.DEFAULTS)
+        yield Folder(folder, policies.DEFAULTS)
     yield from _registered
     yield from _looked_for("entry points", _entry_points)
 
 
 def allow_rules() -> bool:
     """Whether a registered folder's policy lets its rules serve every kernel."""
-    return any(policy.RULES in folder.policy for folder in _registered)
+    return any(policies.RULES in folder.policy for folder in _registered)
 
 
 def config_folders() -> Iterator[Traversable]:
@@ -198,7 +196,7 @@ def _entry_points() -> list[Folder]:
     for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
         try:
             path = importlib.resources.files(point.value)
-            found.append(Folder(path, policy.DEFAULTS, package=_whole_package(point.value)))
+            found.append(Folder(path, policies.DEFAULTS, package=_whole_package(point.value)))
             _say_if_empty(found[-1].path, point.value)
         except Exception as error:  # importing it runs its code
             log.warning(
@@ -422,8 +420,7 @@ def _files_of(folder: Traversable, kernel: str) -> list[tuple[str, ConfigFile]]:
     """A kernel's files in a folder, for any device; cached, since building the paths costs more than a look-up."""
     name = (str(folder), kernel)
     if name not in _kernels:
-        found = ((str(path), read(path, kernel).file) for path in _paths_in(folder, kernel))
-        _kernels[name] = [(path, file) for path, file in found if file is not None]
+        _kernels[name] = [(str(path), file) for path, file in with_devices(folder, kernel)]
     return _kernels[name]
 
 

@@ -276,15 +276,11 @@ class Memory(dict[Any, Any]):
 _adopting = threading.Lock()
 
 
-def _nothing() -> None:
-    pass
-
-
 def adopt(tuner: Any) -> Memory:
     """Give one of Triton's tuners a cache that asks the store."""
     with _adopting:
         if type(tuner.cache) is not Memory:
-            tuner.cache = Memory(tuner.cache, _nothing)
+            tuner.cache = Memory(tuner.cache, lambda: None)
         memory: Memory = tuner.cache
         return memory
 

@@ -50,17 +50,13 @@ class Options:
             text = f"expected all, or nothing, with executor ray, which finds the GPUs itself; got {self.devices!r}"
             raise _refused("devices", text)
         if self.several and self.isolate is False:
-            raise _refused("isolate", f"expected without {self._several}, which needs processes")
+            raise _refused("isolate", f"expected without {self.several}, which needs processes")
         if self.several and os.name != "posix":
-            raise _refused(self._several, f"expected Linux, got {os.name!r}")
+            raise _refused(self.several, f"expected Linux, got {os.name!r}")
 
     @property
-    def several(self) -> bool:
-        """Whether devices or a cluster were named, each with a process of its own."""
-        return bool(self._several)
-
-    @property
-    def _several(self) -> str:
+    def several(self) -> str:
+        """The option that names devices or a cluster, which get a process each; "" if there is none."""
         return "devices" if self.devices is not None else "executor ray" if self.executor != "local" else ""
 
 
