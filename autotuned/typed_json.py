@@ -296,3 +296,17 @@ def _short(value: Json) -> str:
     if isinstance(value, int) and value.bit_length() > 1000:
         return f"of {value.bit_length()} bits"
     return f"{(value[:100] if isinstance(value, str) else value)!r:.60}"
+
+
+class JsonFields:
+    """Base of results whose JSON is their fields, those of results among them included."""
+
+    def to_json(self) -> dict[str, Json]:
+        """As commands print it with `--json`."""
+        return {name: _fields_in(value) for name, value in vars(self).items()}
+
+
+def _fields_in(value: Any) -> Json:
+    if isinstance(value, (list, tuple)):
+        return [_fields_in(item) for item in value]
+    return value.to_json() if hasattr(value, "to_json") else value

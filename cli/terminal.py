@@ -122,11 +122,8 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else _spelled(letter) for letter in text)
-
-
-def _spelled(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
+    shown = (one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
+    return "".join(shown)
 
 
 class _Printable(logging.Filter):

@@ -101,8 +101,11 @@ class Server:
             self._latest = weakref.ref(call), code
         return code
 
-    def asked(self, call: Call, config: Any, code: Code) -> Asked | None:
-        """The look-up form of a call with a config; None for constants that binaries cannot express."""
+    def asked(self, call: Call, config: Any) -> Asked | None:
+        """The look-up form of a call with a config; None if no binary can serve it, as with unusual constants."""
+        code = self._code_of(call)
+        if code is None:
+            return None
         memory = compiled.compiled_for(call.arguments.values())  # a hook may change it between look-up and launch
         of, to, then, asked = self._latest_asked  # read once: another thread may replace it
         if of is None or of() is not call or to is not config or then != memory or self._tunable.filled:
@@ -163,16 +166,17 @@ class Server:
 
     def _why_not(self, call: Call, config: Any, shelf: Shelf, among: frozenset[str]) -> str:
         """Why no binary of an entry serves a call; "" if one does."""
-        code = self._code_of(call)
-        asked = self.asked(call, config, code) if code is not None else None
-        if asked is None or code is None:
+        asked = self.asked(call, config)
+        if asked is None:
             return "its arguments or constants are of a kind that no binary is built for"
         if any(variant.digest in among for variant in self._serving(shelf, asked)):
             return ""
         theirs = [variant for variant in shelf.binaries.variants if variant.digest in among]
-        if config.pre_hook is not None and any(_serves_after_hook(variant, code, asked.form) for variant in theirs):
-            return ""
-        return _differences(theirs, code, asked.form)
+        if config.pre_hook is not None:  # it may set the blocks of descriptors
+            later = [one.form.of_any_block for one in theirs if one.code.text == asked.code.text]
+            if any(form.serves(asked.form.of_any_block) for form in later):
+                return ""
+        return _differences(theirs, asked.code, asked.form)
 
     def _serving(self, shelf: Shelf, asked: Asked) -> list[Variant]:
         """A shelf's variants for a call; cached, since look-up and loading both ask."""
@@ -188,9 +192,8 @@ class Server:
         shelves = self.shelves(device)
         if not shelves or specialization.changes_code(self.jit) or "ir_override" in self._tunable.settings(config):
             return None
-        code = self._code_of(call)
-        asked = self.asked(call, config, code) if code is not None else None
-        if code is None or asked is None:
+        asked = self.asked(call, config)
+        if asked is None:
             return None
         for shelf in shelves:
             for variant in self._serving(shelf, asked):
@@ -304,11 +307,6 @@ def _without_toolchain(context: Mapping[str, Json], triton: str) -> str:
     """Canonical text of a context without device, toolchain and variables that change nothing."""
     rest = {name: value for name, value in context.items() if name not in (*TOOLCHAIN, "device")}
     return canonical({**rest, "environment": policy.that_change_code(rest.get("environment") or {}, triton)})
-
-
-def _serves_after_hook(variant: Variant, code: Code, form: Form) -> bool:
-    """Whether a binary may serve a call once the config's hook has set its descriptors' blocks."""
-    return variant.code.text == code.text and variant.form.of_any_block.serves(form.of_any_block)
 
 
 def _differences(variants: list[Variant], code: Code, form: Form) -> str:

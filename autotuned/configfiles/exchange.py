@@ -17,7 +17,7 @@ from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key
 from autotuned.store import conditions, layout, listing, records
 from autotuned.store.record import TuningRecord
-from autotuned.typed_json import Json, canonical, portable
+from autotuned.typed_json import Json, JsonFields, canonical, portable
 
 IMPORTED = "imported"  # in the provenance of a record: the config file that it is from
 PathLike = str | os.PathLike[str]
@@ -58,7 +58,7 @@ def _exported(kernel: str) -> Iterator[tuple[Key, Entry]]:
 
 
 @dataclass
-class ImportResult:
+class ImportResult(JsonFields):
     """How many choices were written, were there already, or gave way to a measured one.
 
     Attributes:
@@ -72,10 +72,6 @@ class ImportResult:
     binaries: int = 0
     rules: int = 0
     faults: list[Fault] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Json]:
-        """As `autotuned import --json` prints it."""
-        return {**vars(self), "faults": [fault.to_json() for fault in self.faults]}
 
 
 def import_configs(paths: PathLike | Iterable[PathLike]) -> ImportResult:
@@ -329,7 +325,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class RuleChange:
+class RuleChange(JsonFields):
     """A rule that differs between two sets of config files; `kind` is "added", "removed" or "changed"."""
 
     kind: str
@@ -338,22 +334,14 @@ class RuleChange:
     context: Json
     sizes: str
 
-    def to_json(self) -> dict[str, Json]:
-        """What `autotuned diff --json` prints of it."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
-class DiffResult:
+class DiffResult(JsonFields):
     """The differences between two sets of config files, in the order of the files, and the faults in them."""
 
     changes: list[Change]
     faults: list[Fault]
     rules: list[RuleChange] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Json]:
-        """What `autotuned diff --json` prints."""
-        return {name: [one.to_json() for one in found] for name, found in vars(self).items()}
 
 
 def diff(before: PathLike, after: PathLike) -> DiffResult:

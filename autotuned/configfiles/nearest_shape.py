@@ -36,10 +36,6 @@ def is_near(mine: int, other: int, factor: float) -> bool:
     return small == large or (small > 0 and large <= small * factor)
 
 
-def _factor(path: str, factors: Factors) -> float:
-    return factors[argument_of(path.partition(".")[0])]
-
-
 class _Axis(NamedTuple):
     """The sizes on one axis, ascending, each with the next axis or the item behind it."""
 
@@ -58,7 +54,7 @@ class Neighbourhood(Generic[T]):
 
     def around(self, ours: Sizes, factors: Factors) -> Iterator[tuple[Distance, Sizes, T]]:
         """Items within the factor on every axis, nearest first; equally near ones by smaller sizes."""
-        walk = _Walk([(place, _factor(place[0], factors)) for place in ours])
+        walk = _Walk([(place, factors[argument_of(place[0].partition(".")[0])]) for place in ours])
         walk.enter(self._first, _Reached(False, (), ()))
         while walk.ahead:
             above, octaves, is_thing, sizes, found = heapq.heappop(walk.ahead)

@@ -91,7 +91,8 @@ def _wanted(
     may_change = not all(map(specialization.is_fixed, (*args, *given.values())))
     seen = set()
     for config in (one.config for one in in_order(Wanted(0, "", config) for config in configs)):
-        if given.keys() & config.kwargs.keys() or (may_change and _has_hook(tuner, config)):
+        has_hook = config.pre_hook is not None or getattr(tuner, "user_defined_pre_hook", False)
+        if given.keys() & config.kwargs.keys() or (may_change and has_hook):
             continue
         one = _asked(tuner, args, {**given, **config.all_kwargs()})
         if one is not None and one.digest not in seen and not cache.holds(one.digest):
@@ -106,10 +107,6 @@ def _asked(tuner: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Compi
         log.debug("compile ahead: %s", failures.describe(error))
         failures.let_go(error)
         return None
-
-
-def _has_hook(tuner: Any, config: Any) -> bool:
-    return config.pre_hook is not None or getattr(tuner, "user_defined_pre_hook", False)
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------

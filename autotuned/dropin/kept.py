@@ -80,7 +80,9 @@ class Kept:
         path = self._path(wanted)
         try:
             file = binaryfile.read(disk.read_bytes(path), str(path))
-            variant = next((one for one in file.variants if _is(one, wanted)), None)
+            asked = wanted.kernel, wanted.code.text, wanted.form.text
+            found = (one for one in file.variants if (one.kernel, one.code.text, one.form.text) == asked)
+            variant = next(found, None)
             if variant is None:
                 raise BinaryError(f"binaries {path}: expected `{wanted.kernel}`, got another kernel.", path=str(path))
             disk.touch(path)  # `gc --binaries` removes the least recently used first
@@ -109,12 +111,6 @@ class Kept:
             disk.write_bytes(self._path(wanted), file.dump())
         except (OSError, TypeError, ValueError) as error:
             env.warn_once(f"kept {self.folder}", "compiled kernels are not kept in %s: %s", self.folder, error)
-
-
-def _is(variant: Variant, wanted: Wanted) -> bool:
-    return (variant.kernel, variant.code.text, variant.form.text) == (
-        wanted.kernel, wanted.code.text, wanted.form.text,
-    )  # fmt: skip
 
 
 def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> Wanted | None:

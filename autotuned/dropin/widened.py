@@ -23,7 +23,7 @@ class Widened:
         if earlier is not None and self._named is not None:
             more = conditions.union(earlier.conditions.restore, needed) or ()
             # Triton 3.6 cannot put back None.
-            self._named[:] = [name for name in more if name in self._own or _can_be_put_back(call, name)]
+            self._named[:] = [n for n in more if n in self._own or hasattr(call.arguments.get(n), "clone")]
 
     def end(self) -> list[str]:
         """Restore the user's list; returns the names that were restored around trials."""
@@ -31,7 +31,3 @@ class Widened:
             return self._own
         put_back, self._named[:] = list(self._named), self._own
         return put_back
-
-
-def _can_be_put_back(call: Call, name: str) -> bool:
-    return hasattr(call.arguments.get(name), "clone")

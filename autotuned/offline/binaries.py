@@ -123,7 +123,8 @@ class _File:
             result.generic += done.variant is not None and done.generic
             if done.fault:
                 kind = "the generic variant" if each.generic else "the variant"
-                line = f"{kind} of {_types(each)} does not compile: {done.fault}"
+                types = ", ".join(f"{name}: {type_}" for name, type_ in each.form.launched)
+                line = f"{kind} of {types} does not compile: {done.fault}"
                 result.missing += [line] if line not in result.missing else []
 
     def _wanted(
@@ -215,7 +216,3 @@ def _unmet(config: ConfigFile, met: set[tuple[str, str]]) -> Iterator[str]:
     )  # fmt: skip
     if count:
         yield f"{count} entries have no case and no recorded call here: name a target or a recording with them."
-
-
-def _types(wanted: Wanted) -> str:
-    return ", ".join(f"{name}: {type_}" for name, type_ in wanted.form.launched)

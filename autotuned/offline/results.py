@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotuned.errors import OptionError
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, JsonFields
 
 if TYPE_CHECKING:
     from autotuned.offline.ranges import Wanted
@@ -100,7 +100,7 @@ class DeviceResult:
 
 
 @dataclass(frozen=True)
-class Covered:
+class Covered(JsonFields):
     """What is known of one group of cases, which differ only in the covered sizes.
 
     Attributes:
@@ -121,10 +121,6 @@ class Covered:
     worst: float | None
     why: str
     finished: bool = True
-
-    def to_json(self) -> dict[str, Json]:
-        """What `autotuned tune --json` prints of it."""
-        return dict(vars(self))
 
 
 @dataclass
@@ -211,7 +207,7 @@ class BuiltFile:
 
 
 @dataclass
-class BuildResult:
+class BuildResult(JsonFields):
     """The binaries built, file by file."""
 
     files: list[BuiltFile] = field(default_factory=list)
@@ -220,10 +216,6 @@ class BuildResult:
     def missing(self) -> list[str]:
         """What could not be built, one line each."""
         return [f"{file.path}: {line}" for file in self.files for line in file.missing]
-
-    def to_json(self) -> dict[str, Json]:
-        """What commands print of it."""
-        return {"files": [file.to_json() for file in self.files]}
 
 
 class Observer:

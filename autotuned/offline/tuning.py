@@ -97,8 +97,9 @@ def tune(
 
 def measured(targets: Sequence[str], options: Options, observer: Observer) -> TuneResult:
     """Measure all cases of the targets; the options are checked already."""
-    run = _here if not options.several and not isolates(options.isolate) else _in_processes
-    return _finished(run(targets, options, observer))
+    if options.several or isolates(options.isolate):
+        return _finished(Pool(targets, options, observer, _executor(options)))
+    return _finished(_here(targets, options, observer))
 
 
 def _here(targets: Sequence[str], options: Options, observer: Observer) -> InProcess:
@@ -108,10 +109,6 @@ def _here(targets: Sequence[str], options: Options, observer: Observer) -> InPro
         for one in found:
             writer.check_all(one.name, options.out)
     return InProcess(Cases(found, used, options.wanted, options.follows), options, used, observer)
-
-
-def _in_processes(targets: Sequence[str], options: Options, observer: Observer) -> Pool:
-    return Pool(targets, options, observer, _executor(options))
 
 
 def _executor(options: Options) -> Executor:

@@ -60,13 +60,9 @@ def _json(stored: Stored) -> dict[str, Json]:
         **stored.to_json(),
         "key": stored.key.to_json(),
         "conditions": stored.conditions.to_json() if stored.conditions is not None else None,
-        "timings": [_timing_json(timing) for timing in _sorted(record)] if record else None,
+        "timings": [{**one.to_json(), "config": dict(one.config)} for one in _sorted(record)] if record else None,
         "provenance": dict(record.provenance) if record else None,
     }
-
-
-def _timing_json(timing: Timing) -> dict[str, Json]:
-    return {**timing.to_json(), "config": dict(timing.config)}
 
 
 def _sorted(record: TuningRecord) -> list[Timing]:

@@ -14,7 +14,7 @@ from autotuned.offline.report import reported, stored
 from autotuned.offline.report.reported import Place, ReportCase, mean, slowdown
 from autotuned.offline.report.stored import Filter, Stored
 from autotuned.store.record import identity_of
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json, JsonFields, canonical
 
 LEVEL = 1.02  # times that differ by less count as equal
 
@@ -66,7 +66,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class PairSummary:
+class PairSummary(JsonFields):
     """Summary of one kernel's pairs between two devices and toolchains.
 
     Attributes:
@@ -93,10 +93,6 @@ class PairSummary:
     def place(self) -> tuple[str, Place, Place]:
         """Common to its pairs."""
         return self.kernel, self.a, self.b
-
-    def to_json(self) -> dict[str, Json]:
-        """What `report --compare --json` prints of it."""
-        return {**vars(self), "a": list(self.a), "b": list(self.b)}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from autotuned.key.words import in_order, value_words
 from autotuned.offline.report.reported import ReportCase, ReportConfig, mean, slowdown
 from autotuned.tunable.configs import OPTIONS
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, JsonFields
 
 MOST_CHOSEN = 2 / 3  # share of cases from which an edge is reported
 EDGE_GAIN = 1.02  # gain of the edge over the next value
@@ -18,7 +18,7 @@ Times = list[tuple[Mapping[str, str], float]]  # of one case: parameters and tim
 
 
 @dataclass(frozen=True)
-class Value:
+class Value(JsonFields):
     """One value of a parameter.
 
     Attributes:
@@ -33,7 +33,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class Parameter(JsonFields):
     """One parameter of a kernel's configs, over its cases on one device and toolchain.
 
     Attributes:
@@ -61,13 +61,9 @@ class Parameter:
                 return name
         return ""
 
-    def to_json(self) -> dict[str, Json]:
-        """What `report --json` prints of it."""
-        return {**vars(self), "values": [dict(vars(value)) for value in self.values]}
-
 
 @dataclass(frozen=True)
-class OneConfig:
+class OneConfig(JsonFields):
     """One config for all cases: its slowdown against the fastest, as geometric mean and worst case."""
 
     label: str
@@ -76,7 +72,7 @@ class OneConfig:
 
 
 @dataclass(frozen=True)
-class Tunables:
+class Tunables(JsonFields):
     """What one kernel's configs show on one device and toolchain.
 
     Attributes:
@@ -91,11 +87,6 @@ class Tunables:
     cases: int
     parameters: Sequence[Parameter]
     one: OneConfig | None
-
-    def to_json(self) -> dict[str, Json]:
-        """What `report --json` prints of it."""
-        one = None if self.one is None else dict(vars(self.one))
-        return {**vars(self), "parameters": [parameter.to_json() for parameter in self.parameters], "one": one}
 
 
 def tunables(cases: Sequence[ReportCase]) -> Tunables | None:

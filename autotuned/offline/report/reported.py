@@ -11,14 +11,14 @@ from autotuned.key import words
 from autotuned.offline.report.stored import Stored
 from autotuned.store.record import Timing, identity_of
 from autotuned.tunable import configs
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json, JsonFields, canonical
 
 SLOWER = 0.99  # a `vs_default` below is slower than untuned by over 1%
 Place = tuple[str, str]  # device and toolchain
 
 
 @dataclass(frozen=True)
-class ReportConfig:
+class ReportConfig(JsonFields):
     """One config in canonical form; `roles` are "chosen" and "default" (the untuned config)."""
 
     config: Json
@@ -35,10 +35,6 @@ class ReportConfig:
     def usable_us(self) -> float | None:
         """Its time if it may be chosen."""
         return self.median_us if self.median_us and self.status in ("ok", "same") else None
-
-    def to_json(self) -> dict[str, Json]:
-        """What `report --json` prints of it."""
-        return {**vars(self), "roles": list(self.roles)}
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,7 @@ def current(cases: Iterable[ReportCase]) -> list[ReportCase]:
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(JsonFields):
     """Summary of the cases of one device and toolchain, of one kernel or (None) of all.
 
     Attributes:
@@ -175,10 +171,6 @@ class Summary:
     configs: int
     failed: int
     seconds: float
-
-    def to_json(self) -> dict[str, Json]:
-        """What `report --json` prints of it."""
-        return dict(vars(self))
 
 
 def summed(cases: Sequence[ReportCase], kernel: str | None = None) -> Summary:

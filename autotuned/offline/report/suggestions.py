@@ -10,13 +10,13 @@ from autotuned.key.words import in_order
 from autotuned.offline.report.parameters import Tunables
 from autotuned.offline.report.reported import SLOWER, ReportCase, Summary
 from autotuned.offline.report.usage import Usage
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import JsonFields, canonical
 
 MOST_FAILED = 0.5  # of a kernel's configs; with more, a search mostly wastes its time
 
 
 @dataclass(frozen=True)
-class Suggestion:
+class Suggestion(JsonFields):
     """One thing to tune next.
 
     Attributes:
@@ -33,10 +33,6 @@ class Suggestion:
     toolchain: str | None
     count: int
     text: str
-
-    def to_json(self) -> dict[str, Json]:
-        """What `report --json` prints of it."""
-        return dict(vars(self))
 
 
 def suggestions(

@@ -336,13 +336,12 @@ class Pool:
             if slot.process is not None:
                 slot.process.interrupt()
         end = time.monotonic() + process.END_S
-        while time.monotonic() < end and (running := [slot for slot in self._alive() if not _is_over(slot)]):
-            self._executor.wait([slot.process for slot in running if slot.process is not None], TICK_S)
-            for slot in running:
-                for message in slot.process.messages() if slot.process is not None else ():
+        while time.monotonic() < end:
+            running = [(slot, slot.process) for slot in self._alive() if slot.process and not slot.process.is_over]
+            if not running:
+                return
+            self._executor.wait([worker for _, worker in running], TICK_S)
+            for slot, worker in running:
+                for message in worker.messages():
                     if message["event"] == "done":
                         self._take(slot, message)
-
-
-def _is_over(slot: Slot) -> bool:
-    return slot.process is None or slot.process.is_over

@@ -117,12 +117,8 @@ def _take_in(known: record.TuningRecord) -> None:
     """Store another host's record, unless this one measured under conditions as strong."""
     mine = records.read_of(known.key)
     unfinished = mine is not None and mine.winner is None and len(mine.timings) < len(known.timings)
-    if mine is None or unfinished or _is_more(known, mine):
+    if mine is None or unfinished or (known.winner and conditions.is_more(known.conditions, mine.conditions)):
         records.keep(known)
-
-
-def _is_more(known: record.TuningRecord, mine: record.TuningRecord) -> bool:
-    return known.winner is not None and conditions.is_more(known.conditions, mine.conditions)
 
 
 def leave(code: int) -> NoReturn:
