@@ -13,6 +13,7 @@ from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split, Tree, Tuned, fil
 from autotuned.store import conditions, record
 from autotuned.typed_json import INT64_MAX, Json, integer, integers, is_finite, named, typed, wrong
 
+DIGITS = 40  # of a number in a split: a product of two sizes has 38 at most
 DEPTH = 32  # of a tree; one that is fitted has four or five levels
 _TEST = re.compile(r"(?P<names>\S+(?: \* \S+)*) (?:<= (?P<limit>-?\d+)|% (?P<divisor>[1-9]\d*) == 0)")
 
@@ -44,7 +45,7 @@ def split_of(text: Json, where: str) -> Split:
         RecordError: It is none.
     """
     found = _TEST.fullmatch(text) if isinstance(text, str) else None
-    if found is None or len(found["limit"] or found["divisor"]) > 30:
+    if found is None or len(found["limit"] or found["divisor"]) > DIGITS:
         raise wrong(where, "a split such as 'M <= 96', 'M * N <= 4096' or 'K % 64 == 0'", text)
     return Split(tuple(found["names"].split(" * ")), found["limit"] is None, int(found["limit"] or found["divisor"]))
 

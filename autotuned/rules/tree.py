@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,38 +25,47 @@ def costs(losses: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(losses), MISSING, np.minimum(known + known**2 / STEEP, MISSING / 10))
 
 
-Saving = tuple[float, int, float, float]  # what it saves, a feature, and the values on both sides of the test
+Saving = tuple[float, int, int, int]  # what it saves, a feature, and the ranks on both sides of the test
 
 
 class Features:
     """What a tree may ask of the sizes: each, the products of two, and whether each is a multiple of something.
 
     Attributes:
-        columns: Numbers, features by calls. An answer of yes or no is 0 or 1, and asked as "at most 0".
+        columns: Features by calls: the rank of each value, since products may be beyond what a float holds exactly. An
+            answer of yes or no is 0 or 1, and asked as "at most 0".
     """
 
     def __init__(self, names: Sequence[str], sizes: Sequence[Values]) -> None:
-        given = list(zip(*sizes))  # of Python's integers: a product may be beyond 64 bits
+        given = list(zip(*sizes))
         self._asked: list[tuple[tuple[str, ...], int]] = []
-        found: list[list[float]] = []
+        self._exact: list[list[int]] = []
         for count in (1, 2):
             for places in itertools.combinations(range(len(names)), count):
-                rows = [float(np.prod([float(given[place][row]) for place in places])) for row in range(len(sizes))]
-                self._note(found, tuple(names[place] for place in places), 0, rows)
+                rows = [math.prod(row[place] for place in places) for row in sizes]
+                self._note(tuple(names[place] for place in places), 0, rows)
         for place, name in enumerate(names):
             for divisor in DIVISORS:
-                self._note(found, (name,), divisor, [float(size % divisor != 0) for size in given[place]])
-        self.columns = np.asarray(found, dtype=float).reshape(len(found), len(sizes))
+                self._note((name,), divisor, [int(size % divisor != 0) for size in given[place]])
+        self._values = [sorted(set(rows)) for rows in self._exact]
+        ranks = [[bisect_left(values, one) for one in rows] for values, rows in zip(self._values, self._exact)]
+        self.columns = np.asarray(ranks, dtype=int).reshape(len(ranks), len(sizes))
 
-    def _note(self, found: list[list[float]], names: tuple[str, ...], divisor: int, rows: list[float]) -> None:
-        if len(set(rows)) > 1 and rows not in found:
-            found.append(rows)
+    def _note(self, names: tuple[str, ...], divisor: int, rows: list[int]) -> None:
+        if len(set(rows)) > 1 and rows not in self._exact:
+            self._exact.append(rows)
             self._asked.append((names, divisor))
 
-    def asked(self, feature: int, below: float, above: float) -> Split:
-        """The test that parts calls of which the feature is at most `below` from those where it is at least `above`."""
-        names, divisor = self._asked[feature]
-        return Split(names, divisor > 0, divisor or roundest(int(below), int(above) - 1))
+    def asked(self, feature: int, below: int, above: int) -> Split:
+        """The test that parts calls of which the feature's rank is at most `below` from those of `above` and more."""
+        (names, divisor), values = self._asked[feature], self._values[feature]
+        return Split(names, divisor > 0, divisor or roundest(values[below], values[above] - 1))
+
+    def holds(self, feature: int, split: Split) -> np.ndarray:
+        """For each call whether a test of the feature holds."""
+        limit = 0 if split.divides else bisect_right(self._values[feature], split.number) - 1
+        held: np.ndarray = self.columns[feature] <= limit
+        return held
 
     @cached_property
     def orders(self) -> np.ndarray:
@@ -137,10 +148,8 @@ class Growth:
     def _part(self, leaf: Grown) -> tuple[Grown, Grown]:
         assert leaf.saving is not None
         _, feature, below, above = leaf.saving
-        column = self.features.columns[feature]
         leaf.split = self.features.asked(feature, below, above)
-        limit = 0.0 if leaf.split.divides else float(leaf.split.number)
-        holds = column[leaf.all_rows] <= limit
+        holds = self.features.holds(feature, leaf.split)[leaf.all_rows]
         leaf.then, leaf.other = self._leaf(leaf.all_rows[holds]), self._leaf(leaf.all_rows[~holds])
         at = self.leaves.index(leaf)
         self.leaves[at : at + 1] = [leaf.then, leaf.other]
@@ -192,7 +201,7 @@ class Growth:
 
     def _saving(self, gain: float, feature: int, rows: np.ndarray, at: int) -> Saving:
         below, above = self.features.columns[feature][rows[at : at + 2]]
-        return gain, feature, float(below), float(above)
+        return gain, feature, int(below), int(above)
 
     def _best_saving(self, leaf: Grown) -> Saving | None:
         """The split that saves most: both sides with a config of their own."""

@@ -177,6 +177,31 @@ def test_thresholds_are_round(low, high, number):
     assert tree.roundest(low, high) == number
 
 
+@pytest.mark.parametrize("start", [2**53 - 40, 2**60, 2**62], ids=["around 2^53", "2^60", "2^62"])
+@pytest.mark.parametrize("others", [(1,), (1, 3), (2**40, 2**62)], ids=str)
+def test_sizes_and_products_beyond_what_a_float_holds_are_compared_as_integers(start, others):
+    """Numbers that differ by one and are equal as floats are on both sides of a split."""
+    sizes = [(start + place, n) for place in range(80) for n in others]
+    best = lambda m, n: int(m * n > (start + 39) * others[-1] or (len(others) == 1 and m > start + 39))
+    times = [{"{}": 10.0 + 5 * best(m, n), '{"a":1}': 15.0 - 5 * best(m, n)} for m, n in sizes]
+    table = Table(("M", "N"), sizes, times)
+    features = tree.Features(table.names, table.sizes)
+    grown = tree.Growth(features, tree.costs(table.losses), np.arange(len(sizes)), 8)
+    assert sum(leaf.cost for leaf in grown.leaves) < 1e-6
+    for leaf in grown.leaves:
+        for row in leaf.all_rows:
+            assert leaf_of(grown.root, dict(zip(table.names, sizes[row]))) is leaf
+
+
+def leaf_of(node, given):
+    """Where a call ends, as the file's integers say."""
+    while node.split is not None:
+        product = math.prod(given[name] for name in node.split.names)
+        holds = product % node.split.number == 0 if node.split.divides else product <= node.split.number
+        node = node.then if holds else node.other
+    return node
+
+
 def test_configs_can_be_read_back_from_a_fit():
     found = fit.fit(steps_table(), 0.05)
     assert list(found.rule().configs) == list(map(json.loads, found.configs))

@@ -146,6 +146,11 @@ def test_nonsense_is_refused_with_its_place(change):
         text.load_rule(edited(change), "rules[0]")
 
 
+def test_a_limit_may_be_the_product_of_the_two_largest_sizes():
+    most = str((2**63 - 1) ** 2)
+    assert text.split_of(f"M * N <= {most}", "if").number == int(most)
+
+
 def test_a_tree_without_end_is_refused():
     data = written()
     for _ in range(40):
