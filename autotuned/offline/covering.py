@@ -15,9 +15,9 @@ from autotuned.store import layout, records
 
 Session = Callable[[Options], TuneResult]
 
-
-ENOUGH = f"at most {ranges.MEAN:.1%} is lost in the mean and {ranges.WORST:.0%} in the worst call"
-NO_MORE, MANY = "there is nothing between them that is worth a search", f"{ranges.MOST} shapes"
+# Why no more shapes are tuned, as the end of a sentence that has said what is lost between them.
+ENOUGH = f"that is at most {ranges.MEAN:.1%} in the mean and {ranges.WORST:.0%} in the worst case"
+NO_MORE, MANY = "no shape between them would tell more", f"{ranges.MOST} is the most for one group"
 TIME, NO_RECORDS = "the budget is used up, or it was interrupted", "no times of them are stored"
 
 

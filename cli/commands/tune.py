@@ -176,9 +176,9 @@ def _print(result: TuneResult, as_json: bool) -> None:
     for path in result.files:
         terminal.say(f"wrote {path}")
     for one in result.cover or ():
-        lost = "" if one.mean is None else f"{one.mean:.1%} is lost in the mean and {one.worst:.0%} in the worst call"
-        between = f"; between them {lost} with the {one.by}, as far as they tell" * bool(lost)
-        terminal.say(f"{one.group}: {one.shapes} shapes tuned{between}. It ended as {one.why}.")
+        lost = "" if one.mean is None else f"{one.mean:.1%} in the mean and {one.worst:.0%} in the worst case"
+        between = f", between which calls lose about {lost} with the {one.by}" * bool(lost)
+        terminal.say(f"{one.group}: {one.shapes} shapes tuned{between}; no more, since {one.why}.")
     if result.binaries is not None:
         terminal.print_built(result.binaries)
 

@@ -12,6 +12,7 @@ from given import Write
 import autotuned
 from autotuned import errors
 from autotuned.offline import covering, ranges
+from autotuned.rules import fit
 
 TEXT = """
 from autotuned import Config, autotune
@@ -60,6 +61,26 @@ def test_it_measures_where_the_winner_changes(write: Write) -> None:
     assert (sizes_of(again, "changes"), again["cover"]) == (changing, result["cover"])
     shown = run("tune", "mod_cover", "--cover", "n=1:4096").stdout
     assert f"mod_cover.work 0.0: {len(changing)} shapes tuned" in shown
+
+
+@pytest.mark.parametrize(("most", "why"), [(16, "16 is the most for one group"), (40, None)], ids=["cap", "no cap"])
+def test_what_is_lost_and_why_it_ended_is_one_sentence_that_is_true(
+    write: Write, monkeypatch: pytest.MonkeyPatch, most: int, why: str | None
+) -> None:
+    monkeypatch.setattr(ranges, "MOST", most)
+    monkeypatch.setattr(ranges, "LEAST", 14)
+    monkeypatch.setattr(covering, "MANY", f"{most} is the most for one group")
+    monkeypatch.setattr(ranges, "MEAN", 1e-6)
+    monkeypatch.setattr(fit, "CALLS", 1000)  # no rule
+    [found, _] = autotuned.tune(target(write), cover={"n": (1, 4096)}).cover or ()
+    shown = " ".join(run("tune", "mod_cover", "--cover", "n=1:4096").stdout.split())
+    [line] = [part for part in shown.split("mod_cover.work ") if part.startswith("0.0: ")]
+    assert found.shapes == most or why is None
+    assert found.mean is not None and found.mean > 1e-6  # it is no end of "enough"
+    lost = f"lose about {found.mean:.1%} in the mean and {found.worst:.0%} in the worst case with the {found.by}"
+    why = why or "no shape between them would tell more"
+    assert line.startswith(f"0.0: {found.shapes} shapes tuned, between which calls {lost}; no more, since {why}.")
+    assert found.finished and "not finished" not in shown
 
 
 def test_a_budget_cuts_it_and_the_same_command_goes_on(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
