@@ -11,7 +11,7 @@ from autotuned.errors import RecordError
 from autotuned.key.key import check_call
 from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split, Tree, Tuned, filled, marks
 from autotuned.store import conditions, record
-from autotuned.typed_json import INT64_MAX, Json, integer, integers, is_finite, named, typed, wrong
+from autotuned.typed_json import INT64_MAX, Json, digest, integer, integers, is_finite, named, typed, wrong
 
 DIGITS = 40  # of a number in a split: a product of two sizes has 38 at most
 DEPTH = 32  # of a tree; one that is fitted has four or five levels
@@ -19,13 +19,22 @@ _TEST = re.compile(r"(?P<names>\S+(?: \* \S+)*) (?:<= (?P<limit>-?\d+)|% (?P<div
 
 
 def lines(rule: Rule, context: Json) -> list[str]:
-    """A rule's text in a config file: a line for each config and each node of the tree, so that git shows changes."""
+    """A rule's text in a config file: a line for each config and each node of the tree, so that git shows changes.
+
+    Git may also put lines of two rules together, with leaves that then count other configs: the digest tells.
+    """
     head = {"context": context, **rule.to_json()}
+    head = {"context": context, "digest": _digest(head), **head}
     configs, tree = head.pop("configs"), head.pop("tree")
     dumped = [f'   "{name}": {json.dumps(value, sort_keys=True)},' for name, value in head.items()]
     forms = ",\n".join(f"    {json.dumps(form, sort_keys=True)}" for form in configs)
     dumped[0] = "  {" + dumped[0].lstrip()
     return [*dumped, '   "configs": [', f"{forms}],", '   "tree":', *_tree_lines(tree, "    "), "  }"]
+
+
+def _digest(data: Mapping[str, Json]) -> str:
+    """What tells a rule, as JSON, from others."""
+    return digest({name: value for name, value in data.items() if name != "digest"})[:16]
 
 
 def _tree_lines(tree: dict[str, Json], indent: str) -> list[str]:
@@ -54,10 +63,11 @@ def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
     """Check a rule's JSON; its context, and the rule.
 
     Raises:
-        RecordError: A field is missing, unknown, of another type, or says what cannot be.
+        RecordError: A field is missing, unknown, of another type, or says what cannot be; or the digest is of another
+            rule.
     """
     names = {"context", "call", "sizes", "along", "multiples", "tuned", "configs", "conditions", "tree"}
-    fields = named(data, where, names)
+    fields = named(data, where, names | ({"digest"} & typed(data, dict, where).keys()))
     context = typed(fields["context"], dict, f"{where}.context")
     sizes = _sizes(fields["sizes"], f"{where}.sizes")
     call = _call(fields["call"], sizes, f"{where}.call")
@@ -76,6 +86,8 @@ def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
         if name not in sizes:
             raise wrong(f"{where}.multiples", f"sizes among {', '.join(sizes)}", name)
         integer(number, f"{where}.multiples.{name}", 1)
+    if fields.get("digest", _digest(fields)) != _digest(fields):
+        raise wrong(f"{where}.digest", f"{_digest(fields)}, that of its lines", fields["digest"])
     return context, Rule(call, sizes, along, tuned, configs, under, tree, multiples)
 
 

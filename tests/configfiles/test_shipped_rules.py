@@ -1,9 +1,13 @@
 """Rules of config files where they serve: within what is allowed, in their context, and in no other case."""
 
+import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import FakeConfig, form
 from ruled import ALIGNED, LIVE, RAGGED, key, ruled_files
 from stored import lines
 
@@ -108,6 +112,36 @@ def test_what_was_measured_under_less_does_not_serve_who_asks_for_more(folder: P
     assert find(key(641), needed=Conditions(None, (asked,))) is None
 
 
+def union(base: str, ours: str, theirs: str, folder: Path) -> str:
+    """What git makes of two changes under `*.json merge=union`."""
+    paths = [folder / name for name in ("ours", "base", "theirs")]
+    for path, text in zip(paths, (ours, base, theirs)):
+        path.write_text(text)
+    return subprocess.run(["git", "merge-file", "-p", "--union", *paths], stdout=subprocess.PIPE, check=False).stdout.decode()
+
+
+def test_a_rule_that_git_put_together_of_two_serves_nobody_and_merge_takes_it_out(
+    folder: Path, tmp_path: Path, caplog: Any
+) -> None:
+    """Each of two people added a config before the others, and one of them the leaves that count it."""
+    [path] = folder.rglob("*/app.k.json")
+    base = path.read_text()
+    at = base.index('"configs": [\n') + len('"configs": [\n')
+    added = [json.dumps(form(FakeConfig({"BLOCK": block}))) for block in (64, 1024)]
+    ours, theirs = (f"{base[:at]}    {one},\n{base[at:]}" for one in added)
+    merged = union(base, ours, theirs, tmp_path)
+    assert len(json.loads(merged)["rules"][0]["configs"]) == 4  # it is JSON, and the leaves are of others
+    path.write_text(merged)
+    [fault] = [one for one in autotuned.check(folder).faults if "digest" in str(one)]
+    assert "The rule is left out; `autotuned compress` writes it anew" in str(fault)
+    lookup.register_configs(folder)
+    assert find(key(641)) is None and find(key(512)).origin is Origin.FILE
+    assert len([line for line in lines(caplog) if "digest" in line]) == 1
+    result = exchange.merge(path, tmp_path / "merged")
+    [mended] = result.files
+    assert '"rules"' not in mended.read_text() and exchange.read(mended)[1] == []
+
+
 def test_a_rule_edited_into_nonsense_is_named_by_its_line_and_the_rest_serves(folder: Path, caplog: Any) -> None:
     [path] = folder.rglob("*/app.k.json")
     text = path.read_text()
@@ -149,7 +183,7 @@ def test_rules_for_other_calls_stand_side_by_side(folder: Path, tmp_path: Path) 
     [path] = folder.rglob("*/app.k.json")
     other = tmp_path / "other" / path.relative_to(folder)
     other.parent.mkdir(parents=True)
-    other.write_text(path.read_text().replace("512", "1024"))
+    other.write_text(re.sub('   "digest": .*\n', "", path.read_text().replace("512", "1024")))
     merged = autotuned.merge([folder, tmp_path / "other"], tmp_path / "merged")
     [copy] = merged.files
     read, faults = configfile.read(copy.read_text(), str(copy))

@@ -107,6 +107,7 @@ def test_the_answer_says_the_path_and_the_bound():
 
 def edited(change):
     data = copy.deepcopy(written())
+    del data["digest"]  # it would tell as well
     change(data)
     return data
 
@@ -151,8 +152,34 @@ def test_a_limit_may_be_the_product_of_the_two_largest_sizes():
     assert text.split_of(f"M * N <= {most}", "if").number == int(most)
 
 
+def changed(change):
+    data = copy.deepcopy(written())
+    change(data)
+    return data
+
+
+MEANINGS = {
+    "a config more before": lambda data: data["configs"].insert(0, {**FORMS[0], "num_warps": 8}),
+    "configs in another order": lambda data: data["configs"].reverse(),
+    "another limit": lambda data: data["tree"].update({"if": "M <= 97"}),
+    "a smaller bound": lambda data: data["tree"]["then"]["along"].update({"bound": 0.001}),
+    "a wider range": lambda data: data["sizes"].update({"M": [1, 9999]}),
+    "another context": lambda data: data["context"].update({"triton": "3.9.1"}),
+}
+
+
+@pytest.mark.parametrize("change", MEANINGS.values(), ids=MEANINGS)
+def test_a_rule_whose_lines_are_not_those_that_were_written_together_is_refused(change):
+    with pytest.raises(RecordError, match=r"rules\[0\]\.digest: expected \w{16}, that of its lines"):
+        text.load_rule(changed(change), "rules[0]")
+    data = changed(change)
+    del data["digest"]  # who edits a rule takes it out
+    assert text.load_rule(data, "rules[0]")[1] is not None
+
+
 def test_a_tree_without_end_is_refused():
     data = written()
+    del data["digest"]
     for _ in range(40):
         data["tree"] = {
             "if": "M <= 3",
