@@ -117,7 +117,9 @@ def union(base: str, ours: str, theirs: str, folder: Path) -> str:
     paths = [folder / name for name in ("ours", "base", "theirs")]
     for path, text in zip(paths, (ours, base, theirs)):
         path.write_text(text)
-    return subprocess.run(["git", "merge-file", "-p", "--union", *paths], stdout=subprocess.PIPE, check=False).stdout.decode()
+    return subprocess.run(
+        ["git", "merge-file", "-p", "--union", *paths], stdout=subprocess.PIPE, check=False
+    ).stdout.decode()
 
 
 def test_a_rule_that_git_put_together_of_two_serves_nobody_and_merge_takes_it_out(
