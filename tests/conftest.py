@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -37,6 +38,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # The workers take all cores: threads of torch and NumPy would take them from each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # begun in the background: children of tests heed Ctrl-C all the same
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _hide_config_files_of_other_packages() -> None:
