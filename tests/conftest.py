@@ -38,9 +38,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # The workers take all cores: threads of torch and NumPy would take them from each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # begun in the background: children of tests heed Ctrl-C all the same
+# Begun in the background: children of tests heed Ctrl-C all the same.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
