@@ -83,7 +83,7 @@ def _where(data: dict[str, Any]) -> str:
 
 TUNING_ROWS = (
     ("ours", "autotuned", OURS),
-    ("strong", "threads compile, triton.autotune", OTHER),
+    ("strong", "triton.autotune, in threads", OTHER),
     ("stock", "triton.autotune", OTHER),
 )
 
