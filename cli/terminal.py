@@ -200,7 +200,7 @@ def fail(text: str, code: int = 1) -> typer.Exit:
 def ask(question: str) -> None:
     """Ask before deleting; exits unless the answer is yes."""
     if not has_terminal():
-        raise typer.BadParameter("without a terminal nobody can be asked: give --yes", param_hint="--yes")
+        raise typer.BadParameter("there is no terminal to ask on: give --yes", param_hint="--yes")
     if not typer.confirm(question, err=True):
         raise fail("nothing was deleted.")
 

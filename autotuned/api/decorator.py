@@ -195,7 +195,7 @@ class _Given(Frozen):
         if self.distributions:
             raise DecorationError(
                 f"`{tunable.name}`: toolchain: expected none for a kernel, whose key has Triton and ptxas, got "
-                f"{list(self.distributions)}. What else the choice depends on goes into version=."
+                f"{list(self.distributions)}. Put other dependencies of the choice into version=."
             )
         listed, names = self._checked_configs(tunable), self._argument_names(tunable)
         return Decorated(
@@ -315,8 +315,8 @@ class _Given(Frozen):
             )
         if self.objective is not None and self.do_bench is not None:
             raise DecorationError(
-                f"`{tunable.name}`: objective: expected none beside do_bench=, warmup=, rep= or use_cuda_graph=, which "
-                f"measure what they do, got {self.objective!r}. Remove one of them."
+                f"`{tunable.name}`: objective: expected none with do_bench=, warmup=, rep= or use_cuda_graph=, which "
+                f"decide what is measured, got {self.objective!r}. Remove one of them."
             )
         usual = "kernel" if isinstance(tunable, TunableKernel) or self.do_bench is not None else "call"
         return {"objective": self.objective or usual, "usual": usual}
@@ -401,7 +401,7 @@ def _decorated_function(fn: Any) -> Any:
     if not is_kernel and function.__code__.co_flags & _LATER:
         raise DecorationError(
             f"@autotune: expected a function that does its work when called, got {fn!r:.80}, which is async or a "
-            "generator: only making it would be measured. Tune the plain function inside."
+            "generator: only its creation would be measured. Tune the plain function inside."
         )
     return function
 

@@ -82,9 +82,9 @@ class Builder:
         code, metadata = found.asm.get("cubin"), specialization.launch_metadata_of(found, wanted.special)
         types = descriptors.flat(wanted.special.signature.values())
         if not isinstance(code, bytes) or metadata.get("profile_scratch_size"):
-            raise BinaryError("expected machine code alone, got a need of a profiler's memory", path="")
+            raise BinaryError("expected a kernel without profiler memory, got one that needs it", path="")
         if descriptors.encodings(types, found.metadata) is None:
-            raise BinaryError("expected descriptors of tensors' blocks, got padded 4-bit or im2col ones", path="")
+            raise BinaryError("expected tiled tensor descriptors, got padded 4-bit or im2col ones", path="")
         blob = hashlib.sha256(code).hexdigest()
         name, version = self._server.name, toolchain.version()
         return Built(Variant(name, version, wanted.code, wanted.form, metadata, blob), code, wanted.generic)

@@ -125,8 +125,8 @@ class BinaryFile:
             code = b""
         if hashlib.sha256(code).hexdigest() != variant.blob:
             raise BinaryError(
-                f"machine code {variant.blob[:12]}: expected what its hash says, got {len(code)} other bytes. "
-                "Build it anew: autotuned export --binaries.",
+                f"machine code {variant.blob[:12]}: expected content that matches its hash, got {len(code)} other "
+                "bytes. Rebuild it: autotuned export --binaries.",
                 path="",
             )
         return code
@@ -168,7 +168,7 @@ def read(content: bytes, path: str) -> BinaryFile:
     try:
         return _read(content)
     except (ValueError, TypeError, RecursionError) as error:
-        raise BinaryError(f"binaries {path}: {_words(error)} Build them anew: autotuned export --binaries.",
+        raise BinaryError(f"binaries {path}: {_words(error)} Rebuild them: autotuned export --binaries.",
                           path=path) from error  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def _read(content: bytes) -> BinaryFile:
     begin = len(line) + 1
     stored = content[begin : begin + int(words[2])]
     if hashlib.sha256(stored).hexdigest() != words[3]:
-        raise ValueError("expected the index that the first line says, got another, or a part of it.")
+        raise ValueError("expected an index that matches the hash in the first line, got another or a part of it.")
     index = named(disk.parse_json(disk.inflate(stored, MOST_INDEX_BYTES)), "index",
                   ("kernel", "variants", "blobs", *_SHARED))  # fmt: skip
     file = BinaryFile(typed(index["kernel"], str, "index.kernel"))

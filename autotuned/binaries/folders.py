@@ -127,7 +127,7 @@ def read(path: Traversable) -> BinaryFile | None:
     except (FileNotFoundError, NotADirectoryError, KeyError):  # KeyError: how a zip says that there is none
         return None
     except BinaryError as error:
-        env.warn_once(str(error), "%s They are skipped: kernels compile as without them.", error)
+        env.warn_once(str(error), "%s They are skipped: kernels compile.", error)
         return None
     except (OSError, ValueError) as error:
         _say(str(path), f"{error}: they are skipped.")

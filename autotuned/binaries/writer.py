@@ -31,7 +31,7 @@ def read(path: Path, kernel: str) -> BinaryFile:
     except BinaryError:
         raise
     except (OSError, ValueError) as error:
-        raise BinaryError(f"binaries {path}: {error}. Move the file away, or build it anew.", path=str(path)) from error
+        raise BinaryError(f"binaries {path}: {error}. Move the file away, or rebuild it.", path=str(path)) from error
     if file.kernel != kernel:
         raise BinaryError(f"binaries {path}: expected kernel {kernel!r}, got {file.kernel!r}.", path=str(path))
     return file

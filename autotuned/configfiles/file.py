@@ -267,7 +267,7 @@ def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Faul
     # Before the other fields: a newer schema may have more of them.
     schema = typed(data, dict, "file").get("schema", SCHEMA)
     if typed(schema, int, "schema") != SCHEMA:
-        remedy = "upgrade autotuned to read it" if schema > SCHEMA else "`autotuned tune --out` writes it anew"
+        remedy = "upgrade autotuned to read it" if schema > SCHEMA else "`autotuned tune --out` rewrites it"
         raise RecordError(f"expected schema {SCHEMA}, got {schema!r}; {remedy}.", where="schema")
     fields = fields_of({"rules": [], **data}, "file", {"schema", "kernel", "device", "rules", "groups"})
     reader = _Reader(_empty(fields), path)
@@ -311,7 +311,7 @@ class _Reader:
             for place, config in enumerate(found.configs):
                 check_values(found.call, dict(config), f"{where}.configs[{place}]")
         except (ValueError, TypeError) as error:
-            self.fault(f"{_reason(error)} The rule is left out; `autotuned compress` writes it anew.", line)
+            self.fault(f"{_reason(error)} The rule is left out; `autotuned compress` rewrites it.", line)
             return
         before = len(self._file.rules)
         self._file.add_rule(context, found)
@@ -355,13 +355,13 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
         reader = _Reader(_headed(lines), path)
     except (ValueError, TypeError):
         return None, [broken]
-    reader.fault(f"{broken.text} What can be read line by line is used; `autotuned merge` writes it anew.", broken.line)
+    reader.fault(f"{broken.text} The lines that can be read are used; `autotuned merge` rewrites it.", broken.line)
     context: Json = None
     in_rules = False
     for number, line in enumerate(map(str.strip, lines), 1):
         if line.startswith('"rules":'):
             reader.fault(
-                "rules are no lines of their own. They are left out; `autotuned compress` writes them anew.", number
+                "rules cannot be read line by line. They are left out; `autotuned compress` rewrites them.", number
             )
         in_rules = line.startswith('"rules":') or (in_rules and not line.startswith('"groups":'))
         try:

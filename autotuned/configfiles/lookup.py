@@ -437,7 +437,7 @@ def announce(kernel: str, choice: Choice) -> None:
     if choice.note and choice.loud:
         env.warn_once(
             f"{choice.origin} {kernel}",
-            "`%s`: served by %s, which was tuned for another %s (%s). `autotuned tune` measures it here; further ones "
+            "`%s`: served by %s, which was tuned for another %s (%s). `autotuned tune` measures it here; later ones "
             "of this kernel are logged at level info.",
             kernel, choice.where, "context" if choice.origin is Origin.LADDER else "shape", choice.note,
         )  # fmt: skip

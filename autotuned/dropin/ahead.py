@@ -70,7 +70,7 @@ def _compile(name: str, found: Iterable[Compilation], count: int, journal: Journ
     with threads.brisk(), contextlib.closing(crew.start()):
         progress = _Progress(name, crew)
         if not crew.wait(progress.tick):
-            log.warning("`%s`: compiling ahead does not get on (%s); Triton goes on.", name, progress)
+            log.warning("`%s`: compiling ahead is stuck (%s); Triton compiles the rest.", name, progress)
             return
         progress.end()
     journal.end() if journal.crashed else journal.erase()

@@ -94,7 +94,7 @@ class Kept:
             return None
         except (OSError, AutotunedError, ValueError, TypeError, KeyError) as error:
             events.emit("refuse", wanted.kernel, wanted.digest, 0.0, f"binary: {error}")
-            env.warn_once(f"kept {path}", "`%s`: what was kept of it is not used: %s", wanted.kernel, error)
+            env.warn_once(f"kept {path}", "`%s`: its kept binary is not used: %s", wanted.kernel, error)
             return None
 
     def _keep(self, wanted: Wanted, compiled: Any) -> None:

@@ -33,9 +33,7 @@ from autotuned.tunable.kernel import TunableKernel
 log = logging.getLogger("autotuned")
 _PATIENCE = 16  # this many misses are tolerated before hits are weighed against them
 _WORTH = 4  # hits that make up for one such miss
-LEFT = (
-    "launched by Triton: of its calls too few were in the launch table (options given at the call, or ever new words)"
-)
+LEFT = "launched by Triton: too few of its calls were in the launch table (launch options, or ever new signatures)"
 NOTHING_LEFT = "No valid autotuner configs after pruning. `early_config_prune` should return at least one config."
 
 

@@ -201,13 +201,13 @@ def _note_entry(result: CaseResult, key: Key, choice: Choice) -> Entry | None:
 def remark(record: TuningRecord, was_noisy: bool) -> str | None:
     """A sentence on how certain a choice is, measured again if it `was_noisy` before; None if it needs none."""
     if record.unconfirmed is not None and not record.is_doubtful:
-        return ("the budget ended before a faster config could be compared once more with what runs untuned, which "
+        return ("the budget ended before a faster config could be compared once more with the untuned one, which "
                 "stays; run `tune` again to compare them")  # fmt: skip
     if not record.is_doubtful:
         return "it was noisy before, and was measured again" if was_noisy else None
     again = "still noisy" if was_noisy else "noisy"
     why = _why_noisy(record.provenance.get("noise"))
-    return f"{again}: {why}. It serves all the same; run `tune` again when the device is idle to measure it anew"
+    return f"{again}: {why}. It is used anyway; run `tune` again on an idle device"
 
 
 def _why_noisy(noise: Json) -> str:

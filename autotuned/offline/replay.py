@@ -67,8 +67,8 @@ def _replayed(kernel: str, target: str, group: Sequence[RecordedCall], may_run: 
         file = targets.file_of(target)
         if file and os.path.realpath(file) not in may_run:
             raise TargetError(
-                f"recorded kernel {kernel!r}: expected the file {file} among the targets, for a recording alone has no "
-                f"file run, and got none. If you trust it, give it after the recording: calls.jsonl {file}",
+                f"recorded kernel {kernel!r}: expected the file {file} among the targets, since a recording alone may "
+                f"not run files, and got none. If you trust it, give it after the recording: calls.jsonl {file}",
                 target=target,
             )
         found = _imported(kernel, target)

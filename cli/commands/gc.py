@@ -71,7 +71,7 @@ def _unnamed(folder: Path, given: bool) -> evict.Freed:
     from autotuned.binaries import gc as unnamed
 
     if given:
-        problem = "expected without a limit: beside config files what no entry names goes, and nothing else"
+        problem = "expected no limit: beside config files, only binaries that no entry names are removed"
         raise typer.BadParameter(problem, param_hint="--max-size, --max-age")
     return unnamed.run(folder)
 

@@ -102,10 +102,10 @@ def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: b
         return
     if never is not None:
         rows = [_unused_cells(stored) for stored in never]
-        _print_rows("tuned, not used", "all that is tuned is used", UNUSED_HEADERS, rows)
+        _print_rows("tuned, not used", "everything tuned is used", UNUSED_HEADERS, rows)
     if wanting is not None:
         rows = [_missing_cells(one) for one in wanting]
-        _print_rows("used, not tuned", "all that is used is tuned", MISSING_HEADERS, rows)
+        _print_rows("used, not tuned", "everything used is tuned", MISSING_HEADERS, rows)
 
 
 def _print_rows(heading: str, otherwise: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

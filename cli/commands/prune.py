@@ -39,7 +39,7 @@ def prune(
     Exit codes: 0 done; 3 a file could not be read or changed, and is as it was; 1 none could, or you answered no.
     """
     if not unused:
-        raise typer.BadParameter("expected --unused, which says what is to go", param_hint="--unused")
+        raise typer.BadParameter("expected --unused, which says what to remove", param_hint="--unused")
     calls = recording_of(recorded)
     found = autotuned.prune(paths, calls=calls, dry_run=True)
     if not as_json:

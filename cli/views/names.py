@@ -30,7 +30,7 @@ OnlyKernel = Annotated[
 def kernel_of(argument: str | None, option: str | None) -> str | None:
     """The kernel named by the argument or by `--kernel`."""
     if argument is not None and option is not None:
-        raise typer.BadParameter(f"expected without a KERNEL, got {argument!r} too", param_hint="--kernel")
+        raise typer.BadParameter(f"expected no KERNEL beside it, got {argument!r}", param_hint="--kernel")
     return option if argument is None else argument
 
 

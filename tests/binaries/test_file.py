@@ -74,7 +74,7 @@ HEADS = {
 def test_what_cannot_be_used_at_all_is_one_clear_error(kind):
     content = file().dump()[:-200] if HEADS[kind] is None else HEADS[kind]
     content = content[:150] if kind == "cut" else content
-    with pytest.raises(BinaryError, match=r"^binaries f: .*\. Build them anew: autotuned export --binaries\.$"):
+    with pytest.raises(BinaryError, match=r"^binaries f: .*\. Rebuild them: autotuned export --binaries\.$"):
         binaryfile.read(content, "f")
 
 
@@ -116,7 +116,7 @@ def test_machine_code_that_inflates_to_another_size_is_refused(size):
     read = binaryfile.read(with_index(index, rest), "f")
     for one in read.variants:
         if size < len(b"\x7fELF one") or one.blob not in read._blobs:
-            with pytest.raises(BinaryError, match="expected what its hash says"):
+            with pytest.raises(BinaryError, match="expected content that matches its hash"):
                 read.code(one)
     assert size != 1 << 30 or read.variants == []
 
@@ -127,7 +127,7 @@ def test_swapped_machine_code_is_refused():
     index["blobs"] = {one: there, other: place}
     read = binaryfile.read(with_index(index, rest), "f")
     for each in read.variants:
-        with pytest.raises(BinaryError, match="expected what its hash says"):
+        with pytest.raises(BinaryError, match="expected content that matches its hash"):
             read.code(each)
 
 
@@ -174,7 +174,7 @@ def test_a_thousand_mutations_launch_nothing_that_was_not_written():
                 assert hashlib.sha256(read.code(one)).hexdigest() == one.blob
                 whole += 1
             except BinaryError as error:
-                assert "expected what its hash says" in str(error)
+                assert "expected content that matches its hash" in str(error)
     assert refused > 100 and whole > 100  # both were met
 
 

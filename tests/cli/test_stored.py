@@ -72,7 +72,7 @@ def test_a_record_that_somebody_edited_is_listed_as_it_stands(write: Write, capl
     first.write_text(json.dumps(record))
     result = _run("list", "--json")
     assert len(json.loads(result.stdout)["choices"]) == 1
-    assert f"left out: {first} is not as it was written (its key is another " in caplog.text
+    assert f"left out: {first} is malformed (its key does not match " in caplog.text
 
 
 def test_list_of_an_unknown_kernel_names_the_nearest(write: Write) -> None:

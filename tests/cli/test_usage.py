@@ -108,7 +108,7 @@ def test_what_config_files_answer_from_another_context_is_tuned_and_used(called,
     found = run_json("list", "--unused", "--missing", "--calls", path)
     assert (found["unused"], found["missing"]) == ([], [])
     said = run("list", "--unused", "--missing", "--calls", path).stdout
-    assert said == "all that is tuned is used\nall that is used is tuned\n"
+    assert said == "everything tuned is used\neverything used is tuned\n"
     coverage = run_json("report", "--calls", path)["coverage"]
     assert (coverage["distinct"], coverage["tuned"], coverage["tuned_calls"]) == (1, 1, 5)
 

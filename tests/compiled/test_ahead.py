@@ -345,7 +345,7 @@ def test_a_compilation_that_hangs_leaves_triton_to_it(x, monkeypatch, caplog):
         released.set()
     assert kernel.best_config.kwargs == {"BLOCK": 64}
     assert [record.getMessage() for record in caplog.records] == [
-        "`add`: compiling ahead does not get on (0 of 4 compiled); Triton goes on."
+        "`add`: compiling ahead is stuck (0 of 4 compiled); Triton compiles the rest."
     ]
 
 

@@ -136,7 +136,7 @@ def test_a_file_with_gits_marks_is_read_by_its_lines(tmp_path: Path, caplog: Any
     assert [config_of(find(make_key(n))) for n in (1, 2, 3)] == [LARGE] * 3
     first, *marks = lines(caplog)
     assert first.startswith(f"config file {path}: line 8: ")
-    assert "What can be read line by line is used" in first
+    assert "The lines that can be read are used" in first
     assert marks == [f"config file {path}: line {n}: git's mark of a conflict." for n in (8, 10, 14)]
 
 

@@ -160,7 +160,7 @@ def test_of_a_file_that_git_left_in_pieces_the_entries_serve(folder: Path) -> No
     path.write_text(path.read_text().replace('   "configs": [', '   "configs": [,', 1))
     file, faults = configfile.read(path.read_text(), str(path))
     assert len(dict(file.entries())) == 80 and file.rules == []
-    assert any("rules are no lines of their own" in fault.text for fault in faults)
+    assert any("rules cannot be read line by line" in fault.text for fault in faults)
 
 
 def test_files_with_rules_are_merged_compared_and_written_as_they_were(folder: Path, tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_the_interpreter_s_times_are_not_measured_again() -> None:
         ("noisy", NOISE, False, "noisy: its times spread over 12%, as where something else uses the device"),
         ("noisy", NOISE, True, "still noisy: its times spread over 12%"),
         ("noisy", {**NOISE, "slowed": True}, False, "noisy: heat or the hardware held the clocks down"),
-        ("noisy", None, False, "noisy: its times spread over more than 5%. It serves all the same"),
+        ("noisy", None, False, "noisy: its times spread over more than 5%. It is used anyway"),
     ],
 )
 def test_why_is_said_in_a_sentence(quality: str, noise: Any, was_noisy: bool, words: str | None) -> None:

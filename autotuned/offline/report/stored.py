@@ -232,7 +232,7 @@ def _place(stored: Stored) -> tuple[Json, ...]:
         texts = map(words.in_order, (stored.call_words, stored.toolchain))
         return (stored.device, *texts, stored.source) if stored.config_words else ()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        log.warning("left out: %s is not as it was written (%s: %s).", stored.path, type(error).__name__, error)
+        log.warning("left out: %s is malformed (%s: %s).", stored.path, type(error).__name__, error)
         return ()
 
 
@@ -248,7 +248,7 @@ def _first(found: Iterable[Stored]) -> Iterator[Stored]:
 def _records(found: Iterable[tuple[str | Path, TuningRecord]]) -> Iterator[Stored]:
     for path, record in found:
         if record.key.digest != Path(path).stem:
-            log.warning("left out: %s is not as it was written (its key is another than its file's name says).", path)
+            log.warning("left out: %s is malformed (its key does not match its file name).", path)
             continue
         chosen = record.winner, record.median_us, record.quality
         yield Stored(record.key, *chosen, record.vs_default, os.fspath(path), record, record.conditions)

@@ -47,7 +47,7 @@ class _Worker:
         """Its answer, or None if it ended or ran out of time; OSError or EOFError if it did not begin."""
         self._connection.send(request)
         if not self._connection.poll(BEGIN_S) or self._connection.recv() != "begun":
-            raise EOFError("a compile worker does not begin")
+            raise EOFError("a compile worker does not start")
         begun()
         try:
             answer: tuple[str, str] | None = self._connection.recv() if self._connection.poll(limit_s) else None
@@ -218,7 +218,7 @@ class Compilers:
         if seconds >= self._limit_s:
             return LeftOutError(f"TimedOut: not compiled within {self._limit_s:g} s", seconds=seconds)
         if code == -signal.SIGKILL:
-            return MemoryError("a compile worker was killed, as it is for want of memory")
+            return MemoryError("a compile worker was killed, probably for lack of memory")
         how = f"by {signal_name(-code)}" if code < 0 else f"with code {code}"
         return LeftOutError(f"Crashed: the compiler ended {how}", seconds=seconds)
 

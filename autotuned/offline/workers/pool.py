@@ -327,8 +327,8 @@ class Pool:
             self._observer.note(f"{slot.name} is given up: {ending.why}, {BLAMELESS} times in a row")
         if not self._alive():
             raise AutotunedError(
-                f"the measuring process ended {BLAMELESS} times, and no config can be blamed for it. Its own words are "
-                "above; isolate=False measures without it."
+                f"the measuring process ended {BLAMELESS} times, and no config is to blame. Its output is above; "
+                "isolate=False measures without it."
             )
 
     def _finish(self) -> None:
