@@ -87,9 +87,5 @@ class Later(ModuleType):
 
 
 def later(name: str) -> Any:
-    """A lazy `autotuned.<name>`, for names used only inside functions.
-
-    Importing all modules took 27 ms of a start with stored choices; half of them only serve searches
-    (`tests/bench/store.py`).
-    """
+    """A lazy `autotuned.<name>`, for names used only inside functions; most imports at start served only searches."""
     return Later(f"autotuned.{name}")

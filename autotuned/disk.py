@@ -28,21 +28,14 @@ _T = TypeVar("_T")
 
 
 def read_json(path: Path, most: int | None = None) -> Json:
-    """Read and parse a JSON file, without a lock or write access.
-
-    Raises:
-        OSError: It cannot be read, even on a second try; FileNotFoundError if it does not exist.
-        ValueError: See `read_bytes` and `parse_json`.
-    """
+    """Read and parse a JSON file; raises like `read_bytes` and `parse_json`."""
     return parse_json(read_bytes(path, most))
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """Read a file of at most `most` bytes (default `MAX_FILE_BYTES`); transient errors are retried once.
+    """Read a regular file of at most `most` bytes (default `MAX_FILE_BYTES`), retrying transient errors once.
 
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is larger, or not a regular file.
+    Raises OSError, or ValueError if it is larger or not a regular file.
     """
     limit = MAX_FILE_BYTES if most is None else most
     return _twice(lambda: _read(path, limit, limit))
@@ -65,13 +58,9 @@ def read_head(path: str | Path, size: int) -> bytes:
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """Yield the non-blank lines of a regular file of any length, each cut at `MAX_LINE_BYTES`.
+    """Yield the non-blank lines of a regular file of any length; raises like `read_bytes`.
 
-    A cut line is no longer valid JSON, so a parser of JSON lines skips it.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is not a regular file.
+    A line longer than `MAX_LINE_BYTES` is cut, which makes it invalid JSON.
     """
     descriptor = opened(path)
     with open(descriptor, "rb") as file:
@@ -84,11 +73,7 @@ def lines(path: Path) -> Iterator[bytes]:
 
 
 def inflate(data: bytes, most: int) -> bytes:
-    """Decompress zlib data, at most `most` bytes.
-
-    Raises:
-        ValueError: It is not zlib data, or longer than that.
-    """
+    """Decompress zlib data; ValueError if it is not that, or more than `most` bytes."""
     import zlib  # not needed at process start
 
     unpacker = zlib.decompressobj()
@@ -220,11 +205,7 @@ def text(data: Json) -> str:
 
 
 def json_head(content: bytes, last: str) -> dict[str, Json] | None:
-    """Parse an object's fields before the list `last` from the first bytes of a file written by `text`.
-
-    Returns:
-        None if `last` is not in these bytes or the part before it is not JSON: read the whole file then.
-    """
+    """The fields of an object before its list `last`, from the start of a file by `text`; None if that is too short."""
     # In a string the quotes would be escaped; in a nested object the rest would be unbalanced.
     head, found, _ = content.partition(f', "{last}": ['.encode())
     try:
@@ -252,13 +233,10 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def overwrite(path: Path, content: str) -> None:
-    """Overwrite a file in place, for text that one writer changes many times a second.
+    """Overwrite a file in place, for text that one writer changes many times a second; raises like `write_text`.
 
     Replacing a file may wait for the disk (ext4: 3 ms). A concurrent reader, or a machine crash, may see a half-written
     file; after a killed process it holds the old text or the new.
-
-    Raises:
-        OSError: The folder cannot be created or written.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
@@ -334,11 +312,7 @@ def touch(path: Path) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o700) -> None:
-    """Create a folder and its parents with a mode less the umask, or with the mode of a group-shared (setgid) parent.
-
-    Raises:
-        OSError: It cannot be created.
-    """
+    """Create a folder and its parents with a mode less the umask, or with that of a group-shared (setgid) parent."""
     # It usually exists. Missing parents get the private mode too, unlike with `parents=True`.
     if os.path.isdir(path):
         return
@@ -375,11 +349,7 @@ def _group_mode(folder: Path) -> int:
 
 
 def move_aside(path: Path, folder: Path) -> Path | None:
-    """Move a damaged file into a folder for inspection.
-
-    Returns:
-        Its new path, or None if it could not be moved (the next write replaces it).
-    """
+    """Move a damaged file into a folder for inspection; returns its new path, or None if that failed."""
     target = folder / f"{path.stem}.{os.getpid()}.{time.time_ns():x}{path.suffix}"
     try:
         make_folder(folder)
@@ -390,11 +360,9 @@ def move_aside(path: Path, folder: Path) -> Path | None:
 
 
 def cache_dir(setting: str) -> Path:
-    """The folder of records, made absolute at first use and fixed for the process.
+    """The folder of records, made absolute at first use: the user's choice, else the platform's cache folder.
 
-    Args:
-        setting: The user's choice; empty for the platform's cache folder. Without a usable home folder (no HOME, no
-            passwd entry) it is a private folder under the system's temporary one.
+    Without a usable home (no HOME, no passwd entry) it is a private folder in the system's temporary one.
     """
     if setting not in _cache_dirs:
         _cache_dirs[setting] = _absolute(setting) if setting else _default_dir()

@@ -81,11 +81,7 @@ def _choice(name: str, allowed: tuple[_Value, ...], default: _Default) -> _Value
 
 
 def current_mode() -> Mode:
-    """The mode in force: the innermost `autotuned.mode(...)`, else `AUTOTUNED_MODE`, else "auto".
-
-    Raises:
-        ValueError: `AUTOTUNED_MODE` is not a mode.
-    """
+    """The mode in force: the innermost `autotuned.mode(...)`, else `AUTOTUNED_MODE`, else "auto"."""
     return _pushed[-1] if _pushed else _choice("AUTOTUNED_MODE", MODES, "auto")
 
 
@@ -150,10 +146,7 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
 
 @lru_cache(maxsize=1)
 def stamp() -> Callable[[], int | None]:
-    """A function returning a number that changes with any environment variable, also when C code sets it.
-
-    Without the C extension it returns None: the caller must check by itself.
-    """
+    """A function returning a number that changes with any environment variable; None without the C extension."""
     return _native.extension.environment if _native.extension is not None else lambda: None
 
 
@@ -209,11 +202,7 @@ def for_command(kind: str, startup: str, binaries: str = "") -> dict[str, str]:
 
 
 def compile_workers() -> int | None:
-    """How many configs may compile at once; None if the user does not say.
-
-    Raises:
-        ValueError: It is not an integer of 0 or more.
-    """
+    """How many configs may compile at once, None if the user does not say; ValueError if it is not a number."""
     text = _get("AUTOTUNED_COMPILE_WORKERS")
     if text and not text.isdecimal():
         raise ValueError(f"AUTOTUNED_COMPILE_WORKERS: expected a number of 0 or more, got {text!r}. Unset it.")
@@ -296,11 +285,7 @@ def store_url() -> str:
 
 
 def store_settings() -> dict[str, Any]:
-    """The environment's settings of the shared store, as arguments of `autotuned.connect`.
-
-    Raises:
-        ValueError: A variable has an invalid value.
-    """
+    """The environment's settings of the shared store, as arguments of `autotuned.connect`; ValueError if invalid."""
     wait, choices = _get("AUTOTUNED_STORE_WAIT_S"), ("0", "1")
     try:
         given = {"wait_s": float(wait)} if wait else {}
@@ -348,11 +333,7 @@ _chose_interpreter = False  # whether `use_interpreter` was called in this proce
 
 
 def use_interpreter() -> None:
-    """Make Triton interpret kernels on the CPU.
-
-    Raises:
-        RuntimeError: Triton is already imported, which is when it decides.
-    """
+    """Make Triton interpret kernels on the CPU; RuntimeError if Triton, which decides at import, is imported."""
     global _chose_interpreter
     if "triton" in sys.modules and not (interpreter_requested() or _chose_interpreter):
         raise RuntimeError("Triton was imported before TRITON_INTERPRET=1 was set: set it before the first import.")

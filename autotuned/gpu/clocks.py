@@ -55,11 +55,7 @@ class Clocks:
 
 
 def _reasons_of(nvml: Nvml, uuid: str) -> Callable[[], int]:
-    """A function returning the reasons for low clocks as bits; 0 if the driver does not answer.
-
-    Raises:
-        NvmlError: The library does not know the GPU or cannot report reasons.
-    """
+    """A function returning the reasons for low clocks as bits, 0 without an answer; NvmlError if unsupported."""
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     handle = nvml.handle("nvmlDeviceGetHandleByUUID", name.encode())
     get = nvml.function(*_REASONS)

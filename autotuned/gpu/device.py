@@ -59,10 +59,7 @@ _RESERVED = frozenset(["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("
 
 
 def file_stem(name: str) -> str:
-    """A file name (without suffix) for any text, valid on every file system.
-
-    Returns the text itself if it is valid, else a lower-case, shortened form plus a hash.
-    """
+    """A valid file name, without suffix, for any text: the text itself if possible, else a safe form with a hash."""
     safe = safe_name(name)[:120]
     return safe if safe == name and safe.partition(".")[0] not in _RESERVED else f"{safe}-{digest(name)[:8]}"
 
@@ -83,11 +80,7 @@ PRODUCTS = {
 
 
 def from_json(data: Json) -> Device:
-    """The device of a stored context.
-
-    Raises:
-        TypeError: Fields are missing, unknown or of the wrong type.
-    """
+    """The device of a stored context; TypeError if fields are missing, unknown or of the wrong type."""
     found = Device(**data)
     texts = [found.kind, found.name, found.arch, "" if found.mig is None else found.mig]
     is_count = type(found.sm_count) is int and 0 <= found.sm_count < 1 << 31

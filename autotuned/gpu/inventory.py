@@ -44,12 +44,7 @@ class Gpu(Frozen):
 
 
 def table(root: Path = Path("/"), library: str = LIBRARY) -> list[Gpu]:
-    """The usable GPUs in bus order; a GPU partitioned by MIG is listed as its slices.
-
-    Args:
-        root: Where `/proc` and `/sys` are.
-        library: NVIDIA's management library.
-    """
+    """The usable GPUs in bus order; a GPU partitioned by MIG is listed as its slices."""
     return _from_nvml(library) or _from_proc(root) or _from_kfd(root)
 
 

@@ -17,14 +17,7 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """An open handle of the library, usable from any thread; the library counts its users.
-
-    Args:
-        library: Its file.
-
-    Raises:
-        NvmlError: There is no library or driver. All methods raise it when a call fails.
-    """
+    """An open NVML library, usable from any thread; all methods raise NvmlError if it is missing or a call fails."""
 
     def __init__(self, library: str = LIBRARY) -> None:
         try:

@@ -76,11 +76,7 @@ def _number(value: Any) -> Json:
 
 
 class Exact:
-    """A fingerprint, plus what tells binaries apart.
-
-    Args:
-        known: The fingerprint used in keys.
-    """
+    """A fingerprint, plus what tells binaries apart."""
 
     def __init__(self, known: Fingerprint) -> None:
         self._known = known
@@ -102,10 +98,9 @@ class Exact:
 
 
 def spell(value: Any, where: str, depth: int = 0) -> Json:
-    """JSON for a compiled-in value; values that Triton may compile differently get different JSON.
+    """JSON for a compiled-in value, different for values that Triton may compile differently.
 
-    Raises:
-        EncodingError: It is a tensor, or contains something specific to this process.
+    Raises EncodingError if it is a tensor or contains something specific to this process.
     """
     if is_exact(value):
         return encode(value, where)

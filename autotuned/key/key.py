@@ -323,11 +323,7 @@ def dtypes_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def load_key(kernel: Json, call: Json, context: Json) -> Key:
-    """The key stored in a file, with types checked wherever code walks into it.
-
-    Raises:
-        RecordError: A type is wrong; `.where` names the field.
-    """
+    """The key stored in a file, with types checked wherever code walks into it; RecordError names the wrong field."""
     check_call(call, "key.call")
     typed(context, dict, "key.context")
     check_device(context.get("device"), "key.context.device")
@@ -343,11 +339,7 @@ def check_device(data: Json, where: str) -> None:
 
 
 def check_call(call: Json, where: str) -> dict[str, Json]:
-    """Check the types of a call's tensors, values, absent arguments and options, as far as present.
-
-    Raises:
-        RecordError: One of them has the wrong type.
-    """
+    """Check the types of a call's tensors, values, absent arguments and options; RecordError if one is wrong."""
     found: dict[str, Json] = typed(call, dict, where)
     for part in ("tensors", "values", "options"):
         typed(found.get(part, {}), dict, f"{where}.{part}")

@@ -31,15 +31,9 @@ SCALARS = (type(None), bool, int, float, str)
 
 
 def refuse_without_tensor(arguments: Mapping[str, Any], lists: Mapping[str, Iterable[str]], kernel: str) -> None:
-    """Refuse a call in which a listed argument neither is nor contains a tensor.
+    """Raise CallError if a listed argument neither is nor contains a tensor; None and containers of None are allowed.
 
-    None, and containers of only None, are skipped.
-
-    Args:
-        lists: Argument names by the option that lists them.
-
-    Raises:
-        CallError: Names option and argument.
+    `lists` has argument names by the option that lists them.
     """
     for label, names in lists.items():
         for name in names:
@@ -145,11 +139,7 @@ def bytes_in(view: Any) -> Any:
 
 
 def refuse_aliases(arguments: Mapping[str, Any], zeroed: Collection[str], kernel: str) -> None:
-    """Refuse to zero an argument that shares memory with one that is not zeroed.
-
-    Raises:
-        ValueError: Names both.
-    """
+    """Raise ValueError if an argument to be zeroed shares memory with one that is not."""
     pair = aliases(arguments, zeroed)
     if pair is not None:
         raise ValueError(

@@ -18,12 +18,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(call: Json, axes: Iterable[str] | None = None) -> Shape:
-    """Split a call.
-
-    Args:
-        call: The call part of a key.
-        axes: Arguments whose integers or tensor shapes may differ; None for all.
-    """
+    """Split the call part of a key; only sizes of the arguments `axes` may differ, of all for None."""
     free = None if axes is None else set(axes)
     sizes: list[tuple[str, int]] = []
     values, tensors = dict(call.get("values", {})), dict(call.get("tensors", {}))

@@ -69,11 +69,7 @@ def _is_as_defined(function: FunctionType, written: str) -> bool:
 
 
 def _own(body: Body) -> tuple[str, ast.Module | None]:
-    """The function's own source lines, and their syntax tree if known.
-
-    Raises:
-        OSError, TypeError: There is no source.
-    """
+    """The function's own source lines, and their syntax tree if known; OSError or TypeError without source."""
     global _latest
     function, latest = body.function, _latest
     asked = function.__code__, body.written
@@ -94,11 +90,7 @@ def _found(body: Body) -> tuple[str, ast.Module | None]:
 
 
 def _lines_from(function: FunctionType) -> list[str]:
-    """The lines of its file from the function's first one on; for a wrapper its own, not those of what it wraps.
-
-    Raises:
-        OSError: There are none.
-    """
+    """The lines of its file from the function's first one on, for a wrapper its own; OSError if there are none."""
     _require_own_file(function)
     file, first = function.__code__.co_filename, function.__code__.co_firstlineno - 1
     linecache.checkcache(file)

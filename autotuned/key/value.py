@@ -40,13 +40,9 @@ def _of_function(value: Any, array: Callable[[Any], Json] | None) -> Fingerprint
 
 
 def of_value(value: Any, where: str, array: Callable[[Any], Json] | None = None) -> Json:
-    """JSON for a value that typed JSON does not know.
+    """JSON for a value that typed JSON does not know: a function by what it computes, else by class and contents.
 
-    A function is identified by what it computes, not by name; anything else by its class, the class's code and its
-    contents.
-
-    Raises:
-        EncodingError: `value`, or something in it, can only be identified by object.
+    Raises EncodingError if `value`, or something in it, can only be identified by object.
     """
     if isinstance(value, functools.partial):
         inside = functools.partial(of_value, array=array)

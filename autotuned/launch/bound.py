@@ -90,12 +90,9 @@ class Prologue:
 
 
 def zero_named(arguments: Mapping[str, Any], names: Iterable[str], kernel: str) -> None:
-    """Zero the named arguments; None and absent ones are skipped.
+    """Zero the named arguments, skipping None and absent ones; CallError if one contains no tensor.
 
     Called by `Prologue`; on a hit in C by `zero_directly` in c/submit.h.
-
-    Raises:
-        CallError: One contains no tensor: objects sharing a bound launch may differ in that.
     """
     found = [[tensor for _, tensor in memory.tensors_in(name, arguments.get(name))] for name in names]
     if not all(found):

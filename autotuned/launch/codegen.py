@@ -139,11 +139,7 @@ def by_name(
     constants: Mapping[str, Any],
     takes_grid: bool = False,
 ) -> Callable[[tuple[Any, ...], Any], Any]:
-    """`f(values, grid)` calling `function` with values by name (`positional` ones by place) and `constants`.
-
-    Args:
-        takes_grid: Whether to pass the grid, as `grid=`.
-    """
+    """`f(values, grid)` calling `function` with values by name (`positional` ones by place) and `constants`."""
     ours = private_prefix([*names, *constants])
     passed = [name if name in positional else f"{name}={name}" for name in names]
     passed += [f"{name}={ours}{i}" for i, name in enumerate(constants)]  # `**` would cost 0.2 us

@@ -46,8 +46,7 @@ class Device(Protocol):
 class LazyDevice:
     """The current device's index, from a driver found at the first call: decorating must not initialise CUDA.
 
-    Args:
-        needs_no_key: Whether the first call may be answered without hashing Triton's files.
+    `needs_no_key` tells whether the first call may be answered without hashing Triton's files.
     """
 
     def __init__(self, needs_no_key: Callable[[], bool]) -> None:
@@ -91,15 +90,7 @@ def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shap
 
 
 class Joined:
-    """The table in C, and one in Python for calls without a signature in C: tuples, descriptors, enums.
-
-    Args:
-        in_c: Answers launches before Python is involved; `find` is for calls it did not answer.
-        in_python: Creates the other table when needed.
-
-    Attributes:
-        name: The launcher's.
-    """
+    """The table in C, and one in Python, made on demand, for calls without a signature in C (such as descriptors)."""
 
     name = "c"
 

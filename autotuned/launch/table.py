@@ -47,8 +47,7 @@ def _wide(value: int) -> int:
 def typed(value: Any) -> Any:
     """The result of a key function or bucket as a signature word: 1, True and 1.0 differ, as in the key.
 
-    Raises:
-        TypeError: It is not an immutable value whose equality implies equal keys; it would also be kept alive.
+    Raises TypeError unless it is immutable and equal only where keys are.
     """
     kind = type(value)
     if kind in _PLAIN:
@@ -65,22 +64,14 @@ def typed(value: Any) -> Any:
 
 
 def opaque(value: Any) -> int | None:
-    """The word of an object that is not in any key: the same for all of a type, except for the GPU it is on.
-
-    Raises:
-        TypeError: Its instance attributes make it an array.
-    """
+    """The word of an object that is not in any key: its GPU, or TypeError if instance attributes make it an array."""
     if is_tensor(value) or is_descriptor(value):
         raise TypeError
     return gpu_of(value)
 
 
 def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any, ...]:
-    """The signature of a tuple (item by item), of a descriptor, and of a tuple's items.
-
-    Raises:
-        TypeError: It contains something without a signature.
-    """
+    """The signature of a tuple (item by item) or descriptor; TypeError if something in it has no signature."""
     kind = type(value)
     if value is None:
         return (kind,)

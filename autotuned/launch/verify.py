@@ -28,11 +28,7 @@ class Launched(Protocol):
 
 
 def turn_c_off(kernel: Launched, wrong: Sequence[str]) -> None:
-    """Launch a kernel through Triton from now on, because C and the Python twin disagree.
-
-    Args:
-        wrong: How they differ, as text.
-    """
+    """Launch a kernel through Triton from now on, because C and the Python twin disagree in the listed ways."""
     kernel.bind_failed = True
     kernel.launcher.clear()
     log.error(

@@ -73,10 +73,7 @@ def run(root: Path, max_bytes: int | None = None, max_age_s: float | None = None
 
 
 def run_kept(folder: Path, max_bytes: int | None = None, max_age_s: float | None = None) -> Freed:
-    """The same for the compiled kernels of `autotuned run --binaries`; loading one counts as use.
-
-    Other files in the folder are ignored.
-    """
+    """The same for compiled kernels of `autotuned run --binaries`; loading counts as use, other files are ignored."""
     freed, now = Freed(), time.time()
     kept = sorted((file for entry in _entries(str(folder)) for file in _kept(entry)), reverse=True)
     total = sum(file.size for file in kept)

@@ -61,8 +61,7 @@ def kernels(quietly: bool = False) -> set[str]:
 def named(names: Iterable[str], wanted: str) -> list[str]:
     """The kernel names matching `wanted`: an exact match, else all that end with it after a dot.
 
-    Raises:
-        KernelNameError: None matches; the message suggests the closest.
+    Raises KernelNameError if none matches, suggesting the closest.
     """
     names = sorted(set(names))
     found = [wanted] if wanted in names else [name for name in names if name.endswith(f".{wanted}")]
@@ -82,11 +81,7 @@ def _hint(known: list[str], wanted: str) -> str:
 
 
 def one_named(names: Iterable[str], wanted: str) -> str:
-    """The single kernel name matching `wanted`.
-
-    Raises:
-        KernelNameError: None or several match.
-    """
+    """The single kernel name matching `wanted`; KernelNameError if none or several match."""
     found = named(names, wanted)
     if len(found) > 1:
         text = f"{wanted!r} is the end of several names: {', '.join(found)}. Give more of the name."
@@ -95,10 +90,7 @@ def one_named(names: Iterable[str], wanted: str) -> str:
 
 
 def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[str, TuningRecord]]:
-    """Like `all_records`, without timings and provenance: only the start of each file is read.
-
-    Paths are strings: creating `Path` objects took a tenth of the time for 100,000 records.
-    """
+    """Like `all_records`, with paths as text, but reading only heads: without timings and provenance."""
     for folder in _folders(kernel):
         yield from _heads_in(folder, quietly)
 
@@ -127,13 +119,7 @@ _known: dict[str, _Known] = {}  # by folder
 
 
 def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[TuningRecord, ...]:
-    """Heads of a kernel's records; an unchanged file is read once per process.
-
-    For an unchanged folder the same tuple is returned without listing it.
-
-    Args:
-        most: Maximum number, by file name, which is arbitrary.
-    """
+    """Heads of a kernel's records, at most `most`; for an unchanged folder the same tuple, without reading again."""
     folder = str(layout.kernel_folder(kernel))
     if folder not in _known and len(_known) >= MOST_FOLDERS:
         _known.pop(next(iter(_known)))

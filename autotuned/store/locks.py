@@ -158,11 +158,7 @@ def _file_lock(path: Path) -> FileLock:
 
 
 def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
-    """Acquire in time, or return False.
-
-    Raises:
-        OSError, NotImplementedError: The file cannot be made, or this file system has no locks.
-    """
+    """Acquire in time, or return False; OSError or NotImplementedError if locks do not work here."""
     if _try_until(lock, time.monotonic()):
         return True
     said = False
@@ -250,10 +246,7 @@ def _nobody_can_hold(path: Path) -> bool:
 
 @contextmanager
 def if_free(path: Path) -> Iterator[bool]:
-    """Hold a lock in a `with` block if it is free at once; yields whether nobody else holds it.
-
-    Does not create a missing lock file.
-    """
+    """Hold a lock in a `with` block if it is free, without creating the file; yields whether nobody else holds it."""
     if not os.path.lexists(path):
         yield True
         return
@@ -305,10 +298,7 @@ def _let_go(lock: FileLock, path: Path | None, owner: int) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Forget waiting threads, which do not exist here.
-
-    `_locks` keeps the parent's file locks alive: garbage collection would release them for the parent too.
-    """
+    """Forget waiting threads; `_locks` keeps the parent's locks alive, since garbage collection would release them."""
     _waiting.clear()
 
 

@@ -65,10 +65,7 @@ def _append(descriptor: int, text: str) -> None:
 
 
 def read(path: Path, key: Key, restore: Restore = None) -> dict[str, Timing]:
-    """Each config's last timing in a key's logbook under the given protection, by identity.
-
-    Torn and invalid lines are skipped.
-    """
+    """Each config's last timing in a key's logbook under the given protection, by identity; skips invalid lines."""
     try:
         lines = disk.read_bytes(path).split(b"\n")
     except (OSError, ValueError):

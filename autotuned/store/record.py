@@ -166,11 +166,7 @@ def dump(record: TuningRecord) -> dict[str, Json]:
 
 
 def load(data: Json) -> TuningRecord:
-    """Read a record from JSON.
-
-    Raises:
-        RecordError: A field is missing, unknown or of the wrong type, or a number is not finite; `.where` names it.
-    """
+    """Read a record from JSON; RecordError, with the field in `.where`, if it violates the schema."""
     fields = named(data, "record", FIELDS)
     if typed(fields["schema"], int, "schema") != SCHEMA:
         raise wrong("schema", f"schema {SCHEMA}", fields["schema"])
@@ -236,11 +232,7 @@ def check_config(data: Json, where: str) -> dict[str, Json]:
 
 
 def check_winner(record: TuningRecord) -> None:
-    """Check that the winner is among the timings, so that a damaged field cannot select another config.
-
-    Raises:
-        RecordError: It is missing there, failed, or has another time.
-    """
+    """Raise RecordError unless the winner is one of the timings: a damaged field must not select another config."""
     if record.winner is None or not record.timings:  # a record from a config file has no timings
         return
     timing = record.timing_of(record.winner)
@@ -250,11 +242,7 @@ def check_winner(record: TuningRecord) -> None:
 
 
 def load_timing(data: Json, where: str) -> Timing:
-    """Read a timing from JSON; `where` prefixes error locations.
-
-    Raises:
-        RecordError: A field is missing, unknown or of the wrong type, or a number is not finite.
-    """
+    """Read a timing from JSON; RecordError, with locations below `where`, if it violates the schema."""
     entry = named(data, where, TIMING_FIELDS)
     if entry["status"] not in STATUSES:
         raise wrong(f"{where}.status", f"one of {', '.join(STATUSES)}", entry["status"])

@@ -147,11 +147,7 @@ def damaged(path: Path, why: str) -> None:
 
 
 def keep(result: TuningRecord) -> bool:
-    """Write a record; if that fails, warn once and keep the choice in memory only.
-
-    Returns:
-        Whether it was written.
-    """
+    """Write a record and return whether that worked; if not, warn once and keep the choice in memory only."""
     path = layout.record_path(result.key)
     try:
         if is_newer(disk.read_json(path)):
@@ -204,12 +200,7 @@ def may_save(key: Key) -> bool:
 
 
 def resumable(key: Key, before: TuningRecord | None = None, restore: Restore = None) -> dict[str, Timing]:
-    """Earlier timings for the key by identity: those of its record and of an unfinished search.
-
-    Args:
-        before: The record.
-        restore: Protection required of the unfinished search's timings.
-    """
+    """Timings by identity from the key's record `before` and from an unfinished search under the same protection."""
     found = logbook.read(layout.logbook_path(layout.record_path(key)), key, restore)
     return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
 

@@ -130,11 +130,7 @@ def holds(digest: str) -> bool:
 
 
 def lock_path(digest: str) -> Path:
-    """The lock for compiling the binary with this hash, in its folder of Triton's cache, which is created.
-
-    Raises:
-        OSError: The folder cannot be created.
-    """
+    """The lock for compiling the binary with this hash, in its folder of Triton's cache, which is created."""
     from triton.runtime.cache import FileCacheManager, _base32
 
     return Path(FileCacheManager(_base32(digest)).cache_dir) / "autotuned.lock"
@@ -156,10 +152,7 @@ def _home_at(key: str) -> Any:
 
 
 def promote(compiled: Any, folder: Path) -> None:
-    """Copy a winner's binary from the scratch folder into Triton's cache, for later processes.
-
-    On errors the next process compiles it again.
-    """
+    """Copy a winner's binary from the scratch folder into Triton's cache; on errors it is compiled again later."""
     from triton.runtime.cache import FileCacheManager, _base32
 
     try:

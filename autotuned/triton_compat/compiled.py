@@ -69,13 +69,7 @@ class _AskedError(Exception):
 
 
 def asked(warm_up: Callable[[], Any]) -> Compilation | None:
-    """What Triton would compile for a kernel's warm-up; None if it has that in its table.
-
-    Arguments are bound as for a launch; Triton's table is unchanged.
-
-    Raises:
-        Exception: Whatever the warm-up raises before compiling.
-    """
+    """What Triton would compile for a kernel's warm-up, leaving its table unchanged; None if that has the kernel."""
     import triton
 
     class Asking(triton.AsyncCompileMode):  # type: ignore[misc]
@@ -103,7 +97,7 @@ def compiles_for_cache(jit: Any) -> bool:
 
 
 def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
-    """What `compiling_in` passed to an executor, without the kernel, for another process with the same kernel.
+    """What `compiling_in` passed to an executor, except the kernel, for another process that has the same kernel.
 
     None if its form is unknown, or if Triton would not look it up in its cache.
     """
@@ -120,11 +114,7 @@ def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
 
 
 def compile_specialization(kernel: Any, parts: tuple[Any, ...]) -> str:
-    """Compile the result of `specialization` into Triton's cache, without a device.
-
-    Returns:
-        The binary's hash there. It differs from the other process's hash if the environment does.
-    """
+    """Compile the result of `specialization` into Triton's cache, without a device, and return its hash there."""
     import triton
     from triton.compiler import ASTSource
 
@@ -232,11 +222,7 @@ def handle_of(jit: Any, binary: Any, device: int) -> Handle:
 
 
 def handle_outside(jit: Any, binary: Any, device: int) -> Handle:
-    """Prepare a direct launch of a binary outside Triton's caches: the same guards except for the cache.
-
-    Raises:
-        UnbindableError: Triton's internals are not as expected.
-    """
+    """Prepare a direct launch of a binary outside Triton's caches: the same guards except for the cache."""
     try:
         jit.cache_key  # noqa: B018 - computing it makes Triton record the globals that the kernel uses
         return _handle(jit, binary, device, {"": binary}, "", None)
@@ -256,10 +242,9 @@ def _handle(jit: Any, binary: Any, device: int, cache: dict[str, Any], cache_key
 
 
 def _holds(jit: Any, device: int, loaded: Any) -> tuple[Callable[[], bool], tuple[Any, ...]]:
-    """A function telling whether everything that decides a kernel's choice is unchanged, and what that checks.
+    """A function telling whether everything that decides a kernel's choice is unchanged, and what it checks.
 
-    Args:
-        loaded: Triton's caches of the kernel on the device; None for a binary outside them.
+    `loaded` are Triton's caches of the kernel on the device; None for a binary outside them.
     """
     from triton import knobs
     from triton.runtime.jit import JITFunction

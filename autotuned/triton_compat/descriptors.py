@@ -41,11 +41,7 @@ def metas(types: Sequence[str], metadata: Any) -> list[Any] | None:
 def encodings(types: Sequence[str], metadata: Any) -> tuple[Encoding, ...] | None:
     """How a kernel's descriptors are passed, in the form of `take_encoding` in `launch/c/entries.h`.
 
-    Args:
-        types: Of its descriptors.
-
-    Returns:
-        None if Triton's launcher must pass one of them.
+    None if Triton's launcher must pass one of them.
     """
     found = metas(types, metadata)
     made = [_encoding(type_, meta) for type_, meta in zip(types, found)] if found is not None else [None]
@@ -96,11 +92,7 @@ def _made(value: Any, meta: Any) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _flags() -> int:
-    """Number of flags after a decomposed descriptor's strides: padding, and rounding in later versions.
-
-    Raises:
-        ValueError: It has unknown parts.
-    """
+    """Number of flags after a decomposed descriptor's strides: padding, and rounding in later versions."""
     probe = SimpleNamespace(base=0, shape=[2], strides=[3], padding="nan", round_f32_to_tf32=False)
     head, tail = _made(probe, None)[:3], _made(probe, None)[3:]
     if head != [0, 2, 3] or tail not in ([True, 2, 3], [True, False, 2, 3]):

@@ -196,10 +196,7 @@ def _own_tool(name: str) -> str:
 
 
 def _second_ptxas(arch: int) -> bool:
-    """Whether Triton uses its second ptxas for `arch`, by its own rule, which differs between versions.
-
-    Triton's function runs the tools; here its code runs with placeholders instead.
-    """
+    """Whether Triton uses its second ptxas for `arch`: its own code, run with placeholders instead of tools."""
     from triton.backends.nvidia.compiler import get_ptxas
 
     tools = SimpleNamespace(ptxas=False, ptxas_blackwell=True)

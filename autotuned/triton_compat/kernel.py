@@ -76,11 +76,7 @@ def is_plain_jit(kernel: Any) -> bool:
 
 
 def parameters(function: Callable[..., Any]) -> list[Parameter]:
-    """The parameters of a kernel's function or a plain callable, in order.
-
-    Raises:
-        DecorationError: It takes `*args` or `**kwargs`, which have no names to tune or protect.
-    """
+    """The parameters of a kernel's function or a plain callable; DecorationError for `*args` and `**kwargs`."""
     found = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

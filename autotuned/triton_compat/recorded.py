@@ -56,11 +56,7 @@ def _backend(target: Any) -> Any:
 
 
 def compilation(jit: Any, data: Mapping[str, Json], digest: str) -> Compilation | None:
-    """The compilation that reproduces it; None if its binary would have another hash.
-
-    Raises:
-        RecordError: The data are not from `written`.
-    """
+    """The compilation that reproduces what `written` returned (or RecordError); None if it would have another hash."""
     import triton
     from triton.compiler import ASTSource
     from triton.compiler.compiler import get_cache_key

@@ -45,10 +45,7 @@ NUMBERS = frozenset(("i1", "u1", "i8", "u8", "i16", "u16", "i32", "u32", "i64", 
 
 
 def is_fixed(value: Any) -> bool:
-    """Whether no hook can change what a launch with this argument is compiled for.
-
-    False for descriptors: hooks may set fields, and the block shape is compiled in.
-    """
+    """Whether no hook can change what a launch with this argument is compiled for; False for descriptors."""
     if isinstance(value, tuple):
         return all(map(is_fixed, value))
     plain = value is None or isinstance(value, (bool, int, float, str, bytes, type))
@@ -89,11 +86,7 @@ class Specializer:
         return arguments, found, {name: value for name, value in given.items() if name not in arguments}
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specialization:
-        """What a call is compiled for.
-
-        Raises:
-            Exception: Triton's error for arguments that do not fit.
-        """
+        """What a call is compiled for; raises Triton's error for arguments that do not fit."""
         from triton import knobs
 
         given = dict(kwargs)
@@ -177,11 +170,7 @@ def arch_of(name: str) -> int | None:
 
 
 def options_json(options: Any) -> dict[str, Any]:
-    """The options that affect code, without local paths.
-
-    Raises:
-        TypeError: They name an external library other than Triton's own.
-    """
+    """The options that affect code, without local paths; TypeError if they name a library other than Triton's own."""
     libraries = dict(getattr(options, "extern_libs", None) or ())
     if libraries and libraries != _own_libraries(options):
         raise TypeError("expected Triton's own libdevice, got another library in extern_libs")
@@ -225,11 +214,7 @@ def target(arch: int) -> Any:
 
 
 def compile_(jit: Any, special: Specialization) -> Any:
-    """Triton's compiled kernel for a specialization, cached or compiled now, but not loaded.
-
-    Raises:
-        Exception: Errors of Triton's compiler.
-    """
+    """Triton's compiled kernel for a specialization, cached or compiled now (with Triton's errors), but not loaded."""
     import triton
     from triton.compiler import ASTSource
 
@@ -299,11 +284,7 @@ def _given(knob: Any) -> Any:
 
 
 def fill_cache(jit: Any, special: Specialization, metadata: Mapping[str, Json], binary: bytes) -> None:
-    """Put a binary into Triton's file cache, under Triton's hash.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Put a binary into Triton's file cache, under Triton's hash; may raise OSError."""
     from triton.compiler import ASTSource
     from triton.compiler.compiler import get_cache_key, make_backend
     from triton.runtime.cache import get_cache_manager
@@ -348,11 +329,7 @@ def asked_of_compiler(source: Any, asked_target: Any, options: Mapping[str, Any]
 def compiled_from(
     source: Any, special: Specialization, metadata: Mapping[str, Json], stages: Mapping[str, bytes], digest: str
 ) -> Any:
-    """Triton's compiled kernel from stored machine code, as if from Triton's cache.
-
-    Raises:
-        OSError: Triton's cache folder cannot be written.
-    """
+    """Triton's compiled kernel from stored machine code, as if from Triton's cache; may raise OSError."""
     from triton.compiler.compiler import CompiledKernel
     from triton.runtime.cache import get_cache_manager
 
@@ -361,14 +338,7 @@ def compiled_from(
 
 
 def stand_in_for_compile(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
-    """Replace Triton's `compile` for kernels first launched from now on.
-
-    Args:
-        make: Returns the replacement, given the original.
-
-    Returns:
-        A function that restores the original, if the replacement is still in place.
-    """
+    """Replace Triton's `compile` by `make(original)` for kernels first launched later; returns an undo function."""
     from triton import compiler
 
     before = compiler.compile

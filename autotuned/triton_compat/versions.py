@@ -27,11 +27,7 @@ def fault(name: str, version: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def check() -> None:
-    """Check the imported versions, once: an older Triton is refused, an older torch logged.
-
-    Raises:
-        VersionError: Triton is older than supported.
-    """
+    """Check the imported versions, once: VersionError for an older Triton, a warning for an older torch."""
     for name in OLDEST:
         version = _imported(name)
         wrong = fault(name, version)

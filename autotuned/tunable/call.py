@@ -145,9 +145,9 @@ class Tunable(Protocol):
         """Compile and load without launching; raises the compiler's errors. None if nothing is compiled ahead."""
 
     def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
-        """Start compiling in an executor; returns a function that waits and finishes what `compile` does.
+        """Start compiling in an executor; returns a function that waits and finishes what `compile` does, or None.
 
-        None if nothing is compiled ahead. Errors before the compiler runs are raised at once.
+        Errors before the compiler runs are raised at once.
         """
 
     def compile_class(self, call: Call) -> Hashable | None:
@@ -225,13 +225,9 @@ def _call_error(tunable: Tunable, message: str) -> CallError:
 
 
 def refuse_conflicts(tunable: Tunable, args: Sequence[Any], kwargs: Mapping[str, Any], tuned: Container[str]) -> None:
-    """Refuse a call that passes what its configs set.
+    """Refuse a call that passes parameters or launch options set by its configs.
 
-    Args:
-        tuned: Names of parameters and launch options.
-
-    Raises:
-        ValueError: With Triton's own text, which callers may match.
+    Raises ValueError with Triton's own text, which callers may match.
     """
     places = [parameter.name for parameter in tunable.parameters if parameter.has_place]
     conflicts = [name for name in (*places[: len(args)], *kwargs) if name in tuned]
@@ -243,11 +239,7 @@ def refuse_conflicts(tunable: Tunable, args: Sequence[Any], kwargs: Mapping[str,
 
 
 def is_empty_grid(sizes_of: Callable[[], Any]) -> bool:
-    """Whether a launch has no block, so that its time is meaningless; False if the grid is invalid or raises.
-
-    Args:
-        sizes_of: Returns the grid's sizes.
-    """
+    """Whether a launch with these sizes has no block, so that its time is meaningless; False if they are invalid."""
     try:
         sizes = sizes_of()
         return isinstance(sizes, (tuple, list)) and 1 <= len(sizes) <= 3 and min(map(operator.index, sizes)) <= 0
@@ -308,9 +300,7 @@ class Names:
 def checked_names(label: str, given: Any, known: Sequence[str], kernel: str) -> list[str] | None:
     """The names in a decorator's list, without callables in `key`; None stays None.
 
-    Raises:
-        DecorationError: It is not a list.
-        ArgumentNameError: A name is not an argument.
+    Raises DecorationError if it is not a list, ArgumentNameError if a name is not an argument.
     """
     if given is None:
         return None

@@ -46,11 +46,7 @@ PRUNERS = ("early_config_prune", "perf_model", "top_k")
 
 
 def check_prune(prune: Any) -> None:
-    """Check `prune_configs_by`, which would otherwise silently prune nothing.
-
-    Raises:
-        DecorationError: It is not a dict, or has an unknown entry.
-    """
+    """Raise DecorationError for an invalid `prune_configs_by`, which Triton would silently ignore."""
     if prune is not None and not isinstance(prune, Mapping):
         raise DecorationError(
             f"@autotune: prune_configs_by: expected a dict of {', '.join(PRUNERS)}, got {prune!r:.80}."
@@ -116,11 +112,7 @@ DEPTH, ITEMS = 64, 100_000  # of nested values in a config
 
 
 def _derived(value: Any) -> Iterator[str]:
-    """The subclasses of plain types in a value, with their places.
-
-    Raises:
-        RecursionError: It is cyclic or too large.
-    """
+    """The subclasses of plain types in a value, with their places; RecursionError if it is cyclic or too large."""
     waiting: list[tuple[Any, str, tuple[int, ...]]] = [(value, "", ())]
     for count in itertools.count():
         if not waiting:
@@ -199,11 +191,7 @@ def identity(config: Config, kernel: str, fallback: Fallback | None = None) -> s
 
 
 def label(form: Mapping[str, Json] | None, options: bool = True) -> str:
-    """A config's canonical form for people: `BLOCK=1024 num_warps=4 num_stages=3`; "unfinished" for None.
-
-    Args:
-        options: Include launch options, which plain callables do not have.
-    """
+    """A config's canonical form for people: `BLOCK=1024 num_warps=4 num_stages=3`; `options` are the latter two."""
     if form is None:
         return "unfinished"
     words = [
@@ -233,8 +221,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def listed(configs: Any, kernel: str) -> list[Config]:
     """A list (or generator) of configs as a list without duplicates.
 
-    Raises:
-        ConfigError: An item is not a config, or two configs differ only in their hook.
+    Raises ConfigError if an item is not a config, or two configs differ only in their hook.
     """
     try:
         configs = list(configs)
@@ -285,11 +272,7 @@ class HasParameters(Protocol):
 
 
 def check(configs: Iterable[Config], tunable: HasParameters) -> None:
-    """Refuse configs that cannot be launched as they say; make their options plain numbers.
-
-    Raises:
-        ConfigError: One sets an unknown name, an option in the wrong place, or an option that is not a number.
-    """
+    """Make options plain numbers; ConfigError for unknown names, and for options misplaced or not numbers."""
     for config in configs:
         for name in config.kwargs:
             _check_name(name, tunable)

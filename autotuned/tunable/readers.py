@@ -48,14 +48,7 @@ for _name in ("__iter__", "__reversed__", "keys", "values", "items", "copy", "po
 
 
 def read_by(function: Callable[..., Any], names: Iterable[str]) -> set[str]:
-    """The keyword arguments whose values a function may read.
-
-    These are the parameters its code loads, or all if it loads a `**` parameter or is not a Python function.
-
-    Args:
-        function: The called function.
-        names: The keywords.
-    """
+    """The keywords whose values a function may read: parameters its code loads, or all if it loads `**` ones."""
     names = set(names)
     if isinstance(function, MethodType):
         function = function.__func__
