@@ -46,7 +46,7 @@ def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
         return {"enum": [f"{type(value).__qualname__}.{member}", encode(value.value, where, fallback)]}
     if isinstance(value, str):
         return _text(value)
-    writer = _WRITERS.get(_type_name(value))
+    writer = _WRITERS.get(type_name(value))
     if writer is not None:
         return writer(value, where, fallback)
     if isinstance(value, int):
@@ -111,7 +111,8 @@ def digest_of_text(text: str) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def _type_name(value: Any) -> str:
+def type_name(value: Any) -> str:
+    """A value's type as text."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
@@ -180,10 +181,6 @@ def _float(value: float, where: str, fallback: Fallback | None) -> Json:
     return {"float": (value + 0.0).hex()}
 
 
-def _list(value: list[Any], where: str, fallback: Fallback | None) -> Json:
-    return _items(value, where, fallback)
-
-
 def _dict(value: dict[Any, Any], where: str, fallback: Fallback | None) -> Json:
     with _inside(value, where):
         pairs = [[encode(k, where, fallback), encode(v, f"{where}[{_label(k)}]", fallback)] for k, v in value.items()]
@@ -198,7 +195,7 @@ def _label(key: Any) -> str:
 # Types of torch and triton by name, so that this file imports neither.
 _WRITERS: dict[str, Callable[[Any, str, Fallback | None], Json]] = {
     "builtins.float": _float,
-    "builtins.list": _list,
+    "builtins.list": _items,
     "builtins.dict": _dict,
     "builtins.bytes": lambda v, w, f: {"bytes": v.hex()},
     "builtins.complex": lambda v, w, f: {"complex": [_float(v.real, w, f), _float(v.imag, w, f)]},

@@ -130,7 +130,10 @@ def cuda(index: int | None = None) -> Device:
     if is_original and index is not None and (index, id(query)) in _seen:
         return _seen[index, id(query)]
     if not torch.cuda.is_available():
-        raise _no_device()
+        raise NoDeviceError(
+            "Expected a GPU to launch a compiled Triton kernel on, and torch.cuda sees none. To run on the CPU, set "
+            "TRITON_INTERPRET=1 before triton is first imported; `autotuned tune` does so by itself."
+        )
     index = torch.cuda.current_device() if index is None else index
     found = _device(query(index))
     if is_original:
@@ -142,13 +145,6 @@ def _device(properties: Any) -> Device:
     name, _, mig = properties.name.partition(" MIG ")
     arch, sm_count = _arch(properties), properties.multi_processor_count
     return Device("cuda", PRODUCTS.get(name, name), arch, sm_count, mig.strip() or None)
-
-
-def _no_device() -> NoDeviceError:
-    return NoDeviceError(
-        "Expected a GPU to launch a compiled Triton kernel on, and torch.cuda sees none. To run on the CPU, set "
-        "TRITON_INTERPRET=1 before triton is first imported; `autotuned tune` does so by itself."
-    )
 
 
 def _arch(properties: Any) -> str:

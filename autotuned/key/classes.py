@@ -14,36 +14,19 @@ from autotuned.key.reach import stored
 from autotuned.key.source_text import Body, tree
 
 # Names that Python, `abc`, `dataclasses` and `typing` derive from the rest; they differ between Python versions.
-_MADE = frozenset(
-    [
-        "__module__",
-        "__dict__",
-        "__weakref__",
-        "__doc__",
-        "__qualname__",
-        "__firstlineno__",
-        "__static_attributes__",
-        "__annotations__",
-        "__abstractmethods__",
-        "_abc_impl",
-        "__parameters__",
-        "__orig_bases__",
-        "__match_args__",
-        "__dataclass_params__",
-        "__annotate__",
-        "__dataclass_fields__",
-        "__annotate_func__",
-        "__annotations_cache__",
-        "__replace__",
-        "__classdictcell__",
-    ]
-)
+_MADE = frozenset((
+    "__module__", "__dict__", "__weakref__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
+    "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__classdictcell__",
+    "__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__match_args__", "__replace__",
+    "__dataclass_params__", "__dataclass_fields__",
+))  # fmt: skip
 _MAKERS = ("__init__", "__new__", "__post_init__", "__setstate__", "__init_subclass__")
+_METHODS = (FunctionType, staticmethod, classmethod, property)
 
 
 def members(kind: type) -> Iterator[tuple[str, Any]]:
     """The bases, methods and data of a class, sorted by name."""
-    yield from ((f"base {index}", base) for index, base in enumerate(kind.__bases__) if base is not object)
+    yield from _bases(kind)
     if isinstance(kind, enum.EnumMeta):
         yield from ((f"member {name}", kind.__members__[name].value) for name in kind.__members__)
         yield from _functions(kind)
@@ -52,28 +35,33 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
     for name, value in sorted(vars(kind).items()):
         if name not in _MADE and name not in own and not _is_generated(kind, name, value):
             yield name, value
-    for name, field in sorted(getattr(kind, "__dataclass_fields__", {}).items()):
-        yield f"field {name}", (field.default_factory if callable(field.default_factory) else None)
+    yield from _dataclass_fields(kind)
 
 
 def all_members(kind: type) -> Iterator[tuple[str, Any]]:
     """Like `members`, plus attributes set by methods, minus `enum`'s own."""
-    yield from ((f"base {index}", base) for index, base in enumerate(kind.__bases__) if base is not object)
+    yield from _bases(kind)
     listed = getattr(kind, "__members__", {}) if isinstance(kind, enum.EnumMeta) else {}
     yield from ((f"member {name}", listed[name].value) for name in listed)
     for name, value in sorted(vars(kind).items()):
         is_enums = isinstance(kind, enum.EnumMeta) and (name in listed or not _is_users(kind, name, value))
         if name not in _MADE and not is_enums and not _is_generated(kind, name, value):
             yield name, value
+    yield from _dataclass_fields(kind)
+
+
+def _bases(kind: type) -> Iterator[tuple[str, Any]]:
+    return ((f"base {index}", base) for index, base in enumerate(kind.__bases__) if base is not object)
+
+
+def _dataclass_fields(kind: type) -> Iterator[tuple[str, Any]]:
     for name, field in sorted(getattr(kind, "__dataclass_fields__", {}).items()):
         yield f"field {name}", (field.default_factory if callable(field.default_factory) else None)
 
 
 def _is_users(kind: type, name: str, value: Any) -> bool:
     """Whether an enumeration's attribute comes from its class statement, not from `enum`."""
-    if isinstance(value, (FunctionType, staticmethod, classmethod, property)):
-        return _is_of(kind, value)
-    return name[:1] != "_"
+    return _is_of(kind, value) if isinstance(value, _METHODS) else name[:1] != "_"
 
 
 def has_methods(kind: type) -> bool:
@@ -82,11 +70,10 @@ def has_methods(kind: type) -> bool:
 
 
 def _functions(kind: type) -> Iterator[tuple[str, Any]]:
-    kinds = (FunctionType, staticmethod, classmethod, property)
     return (
         (name, value)
         for name, value in sorted(vars(kind).items())
-        if isinstance(value, kinds) and not _is_generated(kind, name, value) and _is_of(kind, value)
+        if isinstance(value, _METHODS) and not _is_generated(kind, name, value) and _is_of(kind, value)
     )
 
 

@@ -23,9 +23,8 @@ from autotuned.key.source import (
     is_settled,
     package_of,
     same_items,
-    type_name,
 )
-from autotuned.typed_json import DEPTH, Json, encode, is_numpy_scalar
+from autotuned.typed_json import DEPTH, Json, encode, is_numpy_scalar, type_name
 
 _CONSTEXPR = "triton.language.core.constexpr"
 

@@ -10,7 +10,7 @@ from types import BuiltinFunctionType, MappingProxyType
 from typing import Any
 
 from autotuned._startup import Frozen
-from autotuned.typed_json import Json, is_numpy_scalar
+from autotuned.typed_json import Json, is_numpy_scalar, type_name
 
 LIMIT_BYTES = 1 << 26  # larger arrays take more than 50 ms to hash; their choice is kept in memory only
 
@@ -42,7 +42,7 @@ def taken_apart(value: Any) -> Held | None:
 
 
 def _named(*names: str) -> Callable[[Any], bool]:
-    return lambda value: f"{type(value).__module__}.{type(value).__qualname__}" in names
+    return lambda value: type_name(value) in names
 
 
 def _derives(*names: str) -> Callable[[Any], bool]:
@@ -94,9 +94,7 @@ def _builtin(value: Any) -> Held:
 
 
 def _by_name(value: Any) -> Held:
-    return Held(
-        "name", f"{type(value).__module__}.{type(value).__qualname__} {getattr(value, '__name__', '')}".rstrip()
-    )
+    return Held("name", f"{type_name(value)} {getattr(value, '__name__', '')}".rstrip())
 
 
 def _descriptor(value: Any) -> Held:

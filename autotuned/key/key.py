@@ -52,9 +52,10 @@ class Key(Frozen):
     @cached_property
     def text(self) -> str:
         """Canonical text of kernel name, call part and context part."""
+        call = object_text({name: _field_text(part) for name, part in self.call.items()})
         context = self.context_text or canonical(self.context)
         # As `canonical` would write the three in one object; the context's text is long and mostly cached.
-        return f'{{"call":{_call_text(self.call)},"context":{context},"kernel":{quoted(self.kernel)}}}'
+        return f'{{"call":{call},"context":{context},"kernel":{quoted(self.kernel)}}}'
 
     @cached_property
     def digest(self) -> str:
@@ -212,10 +213,6 @@ def _layout(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], shown:
     return Layout(fields)
 
 
-def _call_text(call: Json) -> str:
-    return object_text({name: _field_text(part) for name, part in call.items()})
-
-
 def _field_text(part: Json) -> str:
     if isinstance(part, dict):
         return object_text(
@@ -345,15 +342,12 @@ def check_call(call: Json, where: str) -> dict[str, Json]:
         typed(found.get(part, {}), dict, f"{where}.{part}")
     texts(found.get("none", []), f"{where}.none")
     for name, tensor in found.get("tensors", {}).items():
-        _check_tensor(tensor, f"{where}.tensors.{name:.60}")
+        place = f"{where}.tensors.{name:.60}"
+        typed(tensor, dict, place)
+        typed(tensor.get("dtype"), str, f"{place}.dtype")
+        typed(tensor.get("strides"), str, f"{place}.strides")
+        integers(tensor.get("shape", []), f"{place}.shape", -INT64_MAX)  # a bucket may be any number
     return found
-
-
-def _check_tensor(tensor: Json, where: str) -> None:
-    typed(tensor, dict, where)
-    for name in ("dtype", "strides"):
-        typed(tensor.get(name), str, f"{where}.{name}")
-    integers(tensor.get("shape", []), f"{where}.shape", -INT64_MAX)  # a bucket may be any number
 
 
 def pow2(n: int) -> int:

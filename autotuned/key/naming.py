@@ -29,12 +29,10 @@ def public_name(body: Body) -> str:
     name is unknown. Other code without a file, or in a file with a temporary name, is named by its text:
     `source_<hash>.qualname`.
     """
-    home = module_of(body.function) or f"source_{hashlib.sha256(_own_text(body)).hexdigest()[:12]}"
+    home = module_of(body.function)
+    if not home:
+        home = f"source_{hashlib.sha256(text(body).encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
     return f"{home}.{body.function.__qualname__}"
-
-
-def _own_text(body: Body) -> bytes:
-    return text(body).encode("utf-8", "surrogatepass")
 
 
 def is_importable(function: FunctionType) -> bool:

@@ -19,7 +19,7 @@ from autotuned.key import key, source
 from autotuned.key.key import is_tensor
 from autotuned.key.reach import cells
 from autotuned.key.source_text import Body, codes, text
-from autotuned.typed_json import OBJECT, Json, digest, encode, portable
+from autotuned.typed_json import OBJECT, Json, digest, encode, portable, type_name
 
 if TYPE_CHECKING:
     from autotuned.key import value as values
@@ -49,7 +49,7 @@ def spell(value: Any, where: str) -> Json:
 
 def this_very(value: Any) -> Json:
     """JSON for a value identified by object, in this process only."""
-    return {OBJECT: _number(value), "type": source.type_name(value)}
+    return {OBJECT: _number(value), "type": type_name(value)}
 
 
 def hook(given: Any) -> Json:

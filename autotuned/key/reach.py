@@ -177,8 +177,8 @@ def _imported(node: ast.Import | ast.ImportFrom, function: FunctionType) -> Iter
         try:
             if isinstance(node, ast.Import):
                 if _is_beside(one.name, function):
-                    module = importlib.import_module(one.name)
-                    yield (one.asname, module) if one.asname else _top(one.name)
+                    module, top = importlib.import_module(one.name), one.name.partition(".")[0]
+                    yield (one.asname, module) if one.asname else (top, importlib.import_module(top))
             else:
                 home = f"{'.' * node.level}{node.module or ''}"
                 home = importlib.util.resolve_name(home, function.__globals__.get("__package__"))
@@ -186,11 +186,6 @@ def _imported(node: ast.Import | ast.ImportFrom, function: FunctionType) -> Iter
                     yield one.asname or one.name, _named(importlib.import_module(home), one.name)
         except Exception:  # it would also raise when the function runs, or is never reached
             continue
-
-
-def _top(module: str) -> tuple[str, ModuleType]:
-    top = module.partition(".")[0]
-    return top, importlib.import_module(top)
 
 
 def _named(module: ModuleType, name: str) -> Any:

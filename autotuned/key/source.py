@@ -18,7 +18,7 @@ from autotuned.key import naming
 from autotuned.key.reach import NO_HOLDER, body_of, cells, is_toolchain, is_triton_function, layers, uses
 from autotuned.key.reach import python_function as python_function
 from autotuned.key.source_text import Body, text
-from autotuned.typed_json import Json, canonical, encode
+from autotuned.typed_json import Json, canonical, encode, type_name
 
 if TYPE_CHECKING:
     from autotuned.key import classes, held
@@ -87,11 +87,6 @@ class Fingerprint:
         """Values used by the code that a fingerprint cannot represent, as of the last `value()`."""
         walk = self._latest[1]
         return walk.opaque if walk is not None else []
-
-
-def type_name(value: Any) -> str:
-    """A value's type as text."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def is_function(value: Any) -> bool:

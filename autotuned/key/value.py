@@ -8,8 +8,8 @@ from types import FunctionType
 from typing import Any
 
 from autotuned.errors import EncodingError
-from autotuned.key.source import Fingerprint, Opaque, Walk, is_function, package_of, type_name
-from autotuned.typed_json import Json, encode
+from autotuned.key.source import Fingerprint, Opaque, Walk, is_function, package_of
+from autotuned.typed_json import Json, encode, type_name
 
 
 class _OfValue(Fingerprint):
@@ -22,10 +22,6 @@ class _OfValue(Fingerprint):
     def __reduce__(self) -> tuple[Any, ...]:
         return bool, ()
 
-    def is_of(self, function: FunctionType) -> bool:
-        """Whether it is this function's own."""
-        return self._function is function
-
 
 _OF_VALUE = "__autotuned_fingerprint__"
 
@@ -34,7 +30,7 @@ def _of_function(value: Any, array: Callable[[Any], Json] | None) -> Fingerprint
     if not isinstance(value, FunctionType):
         return Fingerprint(value, nameless=True, array=array)
     known = vars(value).get(_OF_VALUE)
-    if not isinstance(known, _OfValue) or not known.is_of(value):
+    if not isinstance(known, _OfValue) or known._function is not value:
         known = vars(value)[_OF_VALUE] = _OfValue(value, nameless=True, array=array)
     return known
 

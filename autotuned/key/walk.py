@@ -176,10 +176,6 @@ def _of_function(one: Any, first: int) -> list[Any]:
     return [one.__closure__, one.__defaults__, one.__kwdefaults__, one.__dict__]
 
 
-def _of_reference(one: Any, first: int) -> list[Any]:
-    return [weakref.ref.__call__(one)]
-
-
 def _of_proxy(one: Any, first: int) -> list[Any]:
     try:
         return [one.__reduce_ex__.__self__]  # a method of its referent
@@ -193,6 +189,6 @@ _OPENERS: tuple[tuple[Any, Callable[[Any, int], Iterable[Any]]], ...] = (
     (tuple, _items(tuple.__iter__)),
     (deque, _items(deque.__iter__)),
     (types.FunctionType, _of_function),
-    (weakref.ReferenceType, _of_reference),
+    (weakref.ReferenceType, lambda one, first: [weakref.ref.__call__(one)]),
     (weakref.ProxyTypes, _of_proxy),
 )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autotuned._startup import Frozen
-from autotuned.errors import RecordError
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json, canonical, is_finite, named, texts, typed, wrong
 
 # Options that change what is measured (`do_bench=`, zeroing, the decorator's hooks) are in the key: see
 # `Options.trial`. Options that only make results more certain are ordered, in this file: a stronger measurement serves
@@ -172,60 +170,31 @@ def _refuted(passed: Checked, failed: tuple[Checked, ...]) -> bool:
 
 def load(data: Json, where: str) -> Conditions:
     """Read conditions from JSON; RecordError if a field is missing, unknown or of the wrong type."""
-    fields = _fields(data, where, ("restore", "checks"))
-    return Conditions(
-        _load_restore(fields["restore"], f"{where}.restore"), load_checks(fields["checks"], f"{where}.checks")
-    )
+    fields = named(data, where, ("restore", "checks"))
+    restore = _load_restore(fields["restore"], f"{where}.restore")
+    return Conditions(restore, load_checks(fields["checks"], f"{where}.checks"))
 
 
 def load_checks(data: Json, where: str) -> tuple[Checked, ...]:
     """Read checks from JSON; RecordError if a field is missing, unknown or of the wrong type."""
-    if not isinstance(data, list):
-        raise _wrong(where, "list", data)
-    return tuple(_load_check(one, f"{where}[{index}]") for index, one in enumerate(data))
+    return tuple(_load_check(one, f"{where}[{index}]") for index, one in enumerate(typed(data, list, where)))
 
 
 def _load_check(data: Json, where: str) -> Checked:
-    fields = _fields(data, where, ("reference", "tolerance", "equal_nan", "poison", "restore"))
-    if not isinstance(fields["reference"], dict) or not isinstance(fields["equal_nan"], bool):
-        raise _wrong(where, "a reference by its source and equal_nan as a bool", data)
-    tolerance = fields["tolerance"]
-    if not isinstance(tolerance, dict) or OTHERS not in tolerance or not all(map(_is_tolerance, tolerance.values())):
-        raise _wrong(f"{where}.tolerance", f"numbers of 0 or more by dtype, one of them for {OTHERS!r}", tolerance)
-    poison = fields["poison"]
+    fields = named(data, where, ("reference", "tolerance", "equal_nan", "poison", "restore"))
+    typed(fields["reference"], dict, f"{where}.reference")
+    typed(fields["equal_nan"], bool, f"{where}.equal_nan")
+    tolerance, poison = typed(fields["tolerance"], dict, f"{where}.tolerance"), fields["poison"]
+    if OTHERS not in tolerance or not all(is_finite(number) and number >= 0 for number in tolerance.values()):
+        raise wrong(f"{where}.tolerance", f"numbers of 0 or more by dtype, one of them for {OTHERS!r}", tolerance)
     if not isinstance(poison, bool):
-        poison = _load_names(poison, f"{where}.poison")
-    return Checked(
-        fields["reference"], tolerance, fields["equal_nan"], poison,
-        _load_restore(fields["restore"], f"{where}.restore"),
-    )  # fmt: skip
+        poison = tuple(texts(poison, f"{where}.poison"))
+    restore = _load_restore(fields["restore"], f"{where}.restore")
+    return Checked(fields["reference"], tolerance, fields["equal_nan"], poison, restore)
 
 
 def _load_restore(data: Json, where: str) -> Restore:
-    return None if data is None else _load_names(data, where)
-
-
-def _load_names(data: Json, where: str) -> tuple[str, ...]:
-    if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
-        raise _wrong(where, "a list of names", data)
-    return tuple(data)
-
-
-def _fields(data: Json, where: str, wanted: tuple[str, ...]) -> dict[str, Json]:
-    if not isinstance(data, dict) or data.keys() != set(wanted):
-        raise _wrong(where, f"an object with {', '.join(wanted)}", data)
-    return data
-
-
-def _wrong(where: str, expected: str, got: Json) -> RecordError:
-    return RecordError(f"{where}: expected {expected}, got {type(got).__name__} {got!r:.60}.", where=where)
-
-
-def _is_tolerance(value: Json) -> bool:
-    try:
-        return type(value) in (int, float) and math.isfinite(value) and value >= 0
-    except OverflowError:  # an int of more than 308 digits
-        return False
+    return None if data is None else tuple(texts(data, where))
 
 
 def check_words(check: Checked) -> str:

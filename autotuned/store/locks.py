@@ -140,7 +140,7 @@ def _enter_file_lock(stack: contextlib.ExitStack, path: Path, end: float) -> Loc
     if not held:
         return _gave_up(path, end - start)
     _locks[id(lock)] = lock
-    stack.callback(_release, lock, path, os.getpid())
+    stack.callback(_release, lock, layout.holder_path(path), os.getpid())
     _write_holder(path)
     return Lock.HELD
 
@@ -204,10 +204,11 @@ def _try_until(lock: FileLock, end: float) -> bool:
     return True
 
 
-def _release(lock: FileLock, path: Path, owner: int) -> None:
+def _release(lock: FileLock, leftover: Path | None, owner: int) -> None:
     if os.getpid() != owner:
         return  # a forked child: the lock is its parent's
-    disk.remove(layout.holder_path(path))
+    if leftover is not None:
+        disk.remove(leftover)
     _locks.pop(id(lock), None)
     with contextlib.suppress(OSError):
         lock.release(force=True)
@@ -277,24 +278,11 @@ def claim(path: Path, stays: bool = False) -> Callable[[], None] | None:
         disk.make_folder(path.parent)
         lock = _file_lock(path)
         if not _try_until(lock, 0.0):
-            return _nothing if _nobody_can_hold(path) else None
+            return (lambda: None) if _nobody_can_hold(path) else None
     except (OSError, NotImplementedError) as error:
         log.debug("lock %s cannot be used (%s); going on without it.", path, error)
-        return _nothing
-    return partial(_let_go, lock, None if stays else path, os.getpid())
-
-
-def _nothing() -> None:
-    """Release of a lock that does not exist."""
-
-
-def _let_go(lock: FileLock, path: Path | None, owner: int) -> None:
-    if os.getpid() != owner:
-        return  # a forked child: the lock is its parent's
-    if path is not None:
-        disk.remove(path)
-    with contextlib.suppress(OSError):
-        lock.release(force=True)
+        return lambda: None
+    return partial(_release, lock, None if stays else path, os.getpid())
 
 
 def _after_fork_in_child() -> None:

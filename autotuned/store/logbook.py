@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autotuned import disk
-from autotuned.errors import RecordError
 from autotuned.key.key import Key
 from autotuned.store import record
 from autotuned.store.conditions import Restore
@@ -72,23 +71,12 @@ def read(path: Path, key: Key, restore: Restore = None) -> dict[str, Timing]:
         return {}
     found: dict[str, Timing] = {}
     ours, ours_text = False, canonical(_header(key, restore))
-    for data in filter(None, map(_parsed, lines)):
-        if isinstance(data, dict) and "key" in data:
-            ours = canonical(data) == ours_text
-        elif ours and (timing := _timing(data)) is not None:
-            found[timing.identity] = timing
+    for line in lines:
+        with contextlib.suppress(ValueError):  # torn or invalid, such as the empty lines before headers
+            data = disk.parse_json(line)
+            if isinstance(data, dict) and "key" in data:
+                ours = canonical(data) == ours_text
+            elif ours:
+                timing = record.load_timing(data, "logbook")
+                found[timing.identity] = timing
     return found
-
-
-def _parsed(line: bytes) -> Json:
-    try:
-        return disk.parse_json(line)
-    except ValueError:
-        return None
-
-
-def _timing(data: Json) -> Timing | None:
-    try:
-        return record.load_timing(data, "logbook")
-    except RecordError:
-        return None

@@ -54,17 +54,13 @@ def begin(cache_dir: Path) -> None:
     """
     tools = [None, *(env.triton_tool(variable) or _own_tool(name) for variable, name in _PTXAS)]
     if not (os.getpid() in _ahead or _known or any(_place(cache_dir, tool).exists() for tool in tools)):
-        future = _ahead[os.getpid()] = _future()
+        from concurrent.futures import Future
+
+        future = _ahead[os.getpid()] = Future()
         threading.Thread(target=_settle, args=(future,), name="autotuned-hash", daemon=True).start()
 
 
 _ahead: dict[int, Any] = {}  # pending hashes by process id: a forked child has no such thread
-
-
-def _future() -> Any:
-    from concurrent.futures import Future
-
-    return Future()
 
 
 def _settle(future: Any) -> None:
@@ -178,7 +174,11 @@ def _ptxas(arch: str) -> str | None:
     """The ptxas that Triton runs for `arch`, found without running it."""
     variable, default = _ptxas_places(arch)
     override = env.triton_tool(variable) if variable else ""
-    return override if override and _is_tool(override) else default
+    if not override:
+        return default
+    from triton import knobs
+
+    return default if knobs.NvidiaTool.from_path(override) is None else override  # Triton skips what does not run
 
 
 @lru_cache
@@ -204,13 +204,6 @@ def _second_ptxas(arch: int) -> bool:
         return bool(FunctionType(inspect.unwrap(get_ptxas).__code__, {"knobs": SimpleNamespace(nvidia=tools)})(arch))
     except (AttributeError, TypeError, NameError):
         return arch >= 100
-
-
-def _is_tool(path: str) -> bool:
-    """Whether Triton would accept this file as ptxas; it skips files that do not run."""
-    from triton import knobs
-
-    return knobs.NvidiaTool.from_path(path) is not None
 
 
 def _ptxas_version(path: str) -> str:

@@ -194,20 +194,16 @@ def current_device() -> int:
 @contextmanager
 def on_device(index: int) -> Iterator[None]:
     """Make another device current in a `with` block."""
-    before, use = current_device(), _device_setter()
+    from triton.runtime.driver import driver
+
+    torch: Any = sys.modules.get("torch")
+    before = current_device()
+    use = torch.cuda.set_device if _asks_torch() else driver.active.set_current_device
     use(index)
     try:
         yield
     finally:
         use(before)
-
-
-def _device_setter() -> Callable[[int], None]:
-    from triton.runtime.driver import driver
-
-    torch = sys.modules.get("torch")
-    setter: Callable[[int], None] = torch.cuda.set_device if _asks_torch() else driver.active.set_current_device  # type: ignore[union-attr]
-    return setter
 
 
 def _asks_torch() -> bool:
@@ -242,16 +238,12 @@ def _device_functions() -> tuple[Callable[[], int], Callable[[int], int]]:
 def current_device_getter() -> Callable[[], int]:
     """The function returning the current device's index, for the hot path."""
     getter = _device_functions()[0]
-    torch = sys.modules.get("torch")
-    if torch is not None and getter is torch.cuda.current_device and _is_of_torch(getter):
+    torch: Any = sys.modules.get("torch")
+    is_of_torch = torch is not None and getter is torch.cuda.current_device and inspect.isfunction(getter)
+    if is_of_torch and getter.__module__ == "torch.cuda":  # nobody's replacement
         # Triton 3.6 uses torch's function, which checks each time whether CUDA is initialised.
         getter = getattr(torch._C, "_cuda_getDevice", getter)
     return getter
-
-
-def _is_of_torch(function: Callable[..., Any]) -> bool:
-    """Whether a function is torch's own, not a replacement."""
-    return inspect.isfunction(function) and function.__module__ == "torch.cuda"
 
 
 def is_patched() -> bool:

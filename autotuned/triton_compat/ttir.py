@@ -90,7 +90,8 @@ class _Reader:
         self._foreign: list[str] = []
         self._regions: list[_Region] = []
         lines = self._body(text)
-        self._arguments = [name for name, kind in _ARGUMENT.findall(next(lines, "")) if _is_memory(kind)]
+        memory = ("!tt.ptr", "!tt.tensordesc")
+        self._arguments = [name for name, kind in _ARGUMENT.findall(next(lines, "")) if kind.startswith(memory)]
         for line in lines:
             self._line(line)
 
@@ -216,10 +217,6 @@ class _Reader:
                 raise _UnknownError(pointer)
             found |= roots
         return frozenset(found)
-
-
-def _is_memory(kind: str) -> bool:
-    return kind.startswith(("!tt.ptr", "!tt.tensordesc"))
 
 
 def _results(text: str) -> list[str]:
