@@ -11,7 +11,7 @@ why_not = ""
 try:
     import autotuned._launch as extension
 except ImportError as error:  # built without a C compiler: everything works, launches are slower
-    why_not = f"the C extension is not there ({error})"
+    why_not = f"the C extension is missing ({error})"
     if "the C launcher" in str(error):  # built, but it does not support this Python (`launch/c/cpython.h`)
         logging.getLogger("autotuned").warning("Launches go through the Python twin: %s.", error)
 

@@ -53,7 +53,7 @@ class Frozen:
         return TypeError(f"{type(self).__name__}: expected the fields {', '.join(names)}; got {', '.join(problems)}.")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} does not change; `replace` makes another one.")
+        raise AttributeError(f"{type(self).__name__} is immutable; use `replace`.")
 
     def __delattr__(self, name: str) -> None:
         self.__setattr__(name, None)

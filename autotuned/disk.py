@@ -158,7 +158,7 @@ def _check_depth(text: str) -> None:
     if not _is_shallow(text):
         strings = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|$)', re.DOTALL)
         if not _is_shallow(strings.sub("", text)):
-            raise ValueError(f"expected JSON of a sane depth, at most {MAX_DEPTH}, got one nested too deeply.")
+            raise ValueError(f"expected JSON nested at most {MAX_DEPTH} deep, got deeper nesting.")
 
 
 def _is_shallow(text: str) -> bool:

@@ -53,7 +53,7 @@ class Handle:
         except Exception:
             if not self._is_said:
                 self._is_said = True
-                log.exception("on_event: %r raised for %r; it is called on, and this is not said again.",
+                log.exception("on_event: %r raised for %r; its further errors are not logged.",
                               self._callback, event)  # fmt: skip
 
     def close(self) -> None:

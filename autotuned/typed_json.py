@@ -157,8 +157,8 @@ def too_deep(value: Any, where: str) -> None:
 def _refuse(value: Any, problem: str, where: str) -> None:
     root = where.partition("[")[0]
     raise EncodingError(
-        f"{root}: expected values within values up to {DEPTH} deep, got a {type(value).__name__} {problem}. Leave "
-        "it out of key, or name a callable in key that returns what of it matters.",
+        f"{root}: expected values nested at most {DEPTH} deep, got a {type(value).__name__} {problem}. Leave "
+        "it out of key, or name a callable in key that returns its relevant part.",
         where=root,
     )
 
@@ -226,10 +226,10 @@ def why_not_portable(data: Json) -> str:
     path, kind = next(_marked("", data))
     _, _, name = path.partition("values.")
     if name:
-        hint = "Leave it out of key, or name a callable that returns what of it matters"
+        hint = "Leave it out of key, or name a callable that returns its relevant part"
         return f"{name!r}, of type {kind}, has no JSON form. {hint}"
     name = path.partition("process.")[2] or path
-    return f"{name!r}, a value of type {kind} that its code uses, has no JSON form. Say in version= what of it matters"
+    return f"{name!r}, a value of type {kind} that its code uses, has no JSON form. Put its relevant part into version="
 
 
 # -- checks of JSON that was read -------------------------------------------------------------------------------------

@@ -36,9 +36,9 @@ from autotuned.store import layout, locks
         pytest.param(b"[Infinity]", "expected finite numbers, got Infinity.", id="Infinity"),
         pytest.param(b"[-Infinity]", "expected finite numbers, got -Infinity.", id="minus Infinity"),
         pytest.param(b"[-1e999]", "expected finite numbers, got -1e999.", id="1e999"),
-        pytest.param(b"[" * 100_000, "expected JSON of a sane depth", id="nested without end"),
-        pytest.param(b'{"a":' * 101 + b"1" + b"}" * 101, "at most 100, got one nested", id="nested once too often"),
-        pytest.param(b'["[", ' * 101 + b"1" + b"]" * 101, "at most 100, got one nested", id="and brackets in strings"),
+        pytest.param(b"[" * 100_000, "expected JSON nested at most 100 deep", id="nested without end"),
+        pytest.param(b'{"a":' * 101 + b"1" + b"}" * 101, "at most 100 deep, got deeper", id="nested once too often"),
+        pytest.param(b'["[", ' * 101 + b"1" + b"]" * 101, "at most 100 deep, got deeper", id="and brackets in strings"),
         pytest.param(b'{"a": 1, "b": 2, "a": 1}', "each name once in an object, got 'a' twice", id="a name twice"),
         pytest.param(b'[{"a": {"b": 1, "\\u0062": 2}}]', "got 'b' twice", id="a name twice, spelled in two ways"),
         pytest.param(b"[" + b"1" * 5000 + b"]", "4300", id="an integer of 5,000 digits"),
@@ -76,7 +76,7 @@ def test_depth_is_that_of_the_value(value: Any, levels: int) -> None:
     if depth(json.loads(text)) <= disk.MAX_DEPTH:
         assert disk.parse_json(text) == json.loads(text)
     else:
-        with pytest.raises(ValueError, match="sane depth"):
+        with pytest.raises(ValueError, match="nested at most 100 deep"):
             disk.parse_json(text)
 
 

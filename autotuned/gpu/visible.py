@@ -53,9 +53,9 @@ def _named(name: str, found: list[Gpu], text: str) -> Gpu:
     if len(fitting) == 1:
         return fitting[0]
     offered = ", ".join(f"{index}: {gpu}" for index, gpu in enumerate(found))
-    problem = "fits none" if not fitting else f"fits {len(fitting)}"
+    problem = "matches none" if not fitting else f"matches {len(fitting)}"
     raise DeviceChoiceError(
-        f"expected {ALL}, or indices or UUIDs of GPUs, got {text!r}: {name!r} {problem} of those that are visible "
+        f"expected {ALL}, or indices or UUIDs of GPUs, got {text!r}: {name!r} {problem} of the visible GPUs "
         f"({offered}).",
         device=name,
     )

@@ -41,9 +41,9 @@ def refuse_without_tensor(arguments: Mapping[str, Any], lists: Mapping[str, Iter
                 continue
             value: Any = arguments.get(name, "what configs or heuristics set")
             raise CallError(
-                f"`{kernel}`: {label} names {name!r}: expected a tensor, or something that holds one in containers "
-                f"and attributes, got {type(value).__name__}: {value!r:.60}. Pass the tensor as an argument of its "
-                f"own, or take {name!r} out of {label}=.",
+                f"`{kernel}`: {label} names {name!r}: expected a tensor, or an object that contains one, "
+                f"got {type(value).__name__}: {value!r:.60}. Pass the tensor itself, "
+                f"or remove {name!r} from {label}=.",
                 kernel=kernel,
             )
 

@@ -32,8 +32,8 @@ def turn_c_off(kernel: Launched, wrong: Sequence[str]) -> None:
     kernel.bind_failed = True
     kernel.launcher.clear()
     log.error(
-        "`%s` is launched through Triton from now on: the C launcher would launch it otherwise than the Python "
-        "twin (%s). Please report this, with the kernel's signature.",
+        "`%s` is launched through Triton from now on: the C launcher and the Python twin disagree "
+        "(%s). Please report this, with the kernel's signature.",
         kernel.tunable.name,
         "; ".join(wrong),
     )

@@ -84,7 +84,7 @@ def one_named(names: Iterable[str], wanted: str) -> str:
     """The single kernel name matching `wanted`; KernelNameError if none or several match."""
     found = named(names, wanted)
     if len(found) > 1:
-        text = f"{wanted!r} is the end of several names: {', '.join(found)}. Give more of the name."
+        text = f"{wanted!r} matches several names: {', '.join(found)}. Give a longer part."
         raise KernelNameError(text, name=wanted)
     return found[0]
 

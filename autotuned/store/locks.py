@@ -317,7 +317,7 @@ def gpu_locked(device: str | None, patience_s: float = GPU_PATIENCE_S) -> Iterat
             alone = lock is not Lock.BUSY
             if alone or time.monotonic() > end:
                 if not alone:
-                    log.warning("another search measures on GPU %s for over %.0f s; not waiting.", device, patience_s)
+                    log.warning("another search holds GPU %s for over %.0f s; measuring anyway.", device, patience_s)
                 yield alone
                 return
         time.sleep(_POLL_S)

@@ -56,8 +56,8 @@ def _say_network() -> None:
         _warned.add("network")
         if kind:
             log.warning(
-                "the cache folder %s is on a network file system (%s): records are safe there, but where its locks "
-                "do not work several hosts may search the same key. AUTOTUNED_CACHE_DIR names another folder.",
+                "the cache folder %s is on a network file system (%s): records are safe there, but if its locks "
+                "do not work, several hosts may search the same key. Set AUTOTUNED_CACHE_DIR to a local folder.",
                 layout.root(),
                 kind,
             )
@@ -124,7 +124,7 @@ def react(seen: Look) -> None:
     elif seen.problem == "config gone" and seen.path:
         env.warn_once(
             f"{path} {seen.detail}",
-            "config file %s: the config for this call is not among the kernel's configs any more; it is not used: %s",
+            "config file %s: the config for this call is no longer among the kernel's configs; it is not used: %s",
             path,
             seen.detail,
         )

@@ -34,7 +34,7 @@ def check() -> None:
         if wrong and name == "triton":
             raise VersionError(f"autotuned: {wrong}", distribution=name, version=version)
         if wrong:
-            log.warning("autotuned: %s It goes on; this version was never tested.", wrong)
+            log.warning("autotuned: %s Going on; this version was never tested.", wrong)
 
 
 def strange_triton() -> str | None:
@@ -50,8 +50,8 @@ def strange(version: str) -> str | None:
     """Why this version's internals must not be used, logged once; None if its minor version was tested."""
     if _minor(version) in map(_minor, TRIED):
         return None
-    why = f"Triton {version or 'without a version'} was never tried, only {TRIED[0]} to {TRIED[-1]}"
-    log.warning("autotuned: %s. Kernels are tuned and stored all the same; Triton's own launch is used.", why)
+    why = f"Triton {version or 'without a version'} was never tested, only {TRIED[0]} to {TRIED[-1]}"
+    log.warning("autotuned: %s. Kernels are still tuned and stored, and launched through Triton.", why)
     return why
 
 

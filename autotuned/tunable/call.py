@@ -214,7 +214,7 @@ def _given(tunable: Tunable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     nameless = [parameter.name for parameter in tunable.parameters if not parameter.has_name]
     for name in kwargs:
         if name in given:
-            raise _call_error(tunable, f"argument {name!r} came twice, by position and by name.")
+            raise _call_error(tunable, f"argument {name!r} was given twice, by position and by name.")
         if name in nameless or not tunable.allows(name):
             raise _call_error(tunable, f"got an unexpected argument {name!r} by name." + suggestion(name, names))
     return {**given, **kwargs}
@@ -264,7 +264,7 @@ def refuse_grid(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exc
         if not (isinstance(error, KeyError) and error.args == (meta.missing,)):
             return
         raise CallError(
-            f"`{kernel}`: grid: expected the callable to ask for names of arguments and of what configs set, got "
+            f"`{kernel}`: grid: expected the callable to use names of arguments and config parameters, got "
             f"{meta.missing!r:.60}." + suggestion(str(meta.missing), map(str, arguments)),
             kernel=kernel,
         ) from None

@@ -283,8 +283,8 @@ def check(configs: Iterable[Config], tunable: HasParameters) -> None:
 def _check_name(name: Any, tunable: HasParameters) -> None:
     if name in (*OPTIONS, "pre_hook") and (tunable.has_options or not tunable.allows(name)):
         raise ConfigError(
-            f"`{tunable.name}`: a config sets {name!r} among its parameters: expected it beside them, got it inside, "
-            f"where Triton overrides it or nothing reads it. Write Config({{...}}, {name}=...).",
+            f"`{tunable.name}`: a config sets {name!r} among its parameters: expected it outside of them, got it "
+            f"inside, where Triton overrides or ignores it. Write Config({{...}}, {name}=...).",
             kernel=tunable.name,
         )
     if not tunable.allows(name):

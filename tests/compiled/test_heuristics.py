@@ -110,7 +110,7 @@ def test_functions_see_what_triton_shows_them(xy, call):
 
 def test_a_value_given_by_place_too_is_an_error(launches, xy):
     kernel = autotuned.heuristics(VALUES)(tuned())
-    with pytest.raises(CallError, match="'EVEN' came twice"):
+    with pytest.raises(CallError, match="'EVEN' was given twice"):
         kernel[(4,)](*xy, 100, 3, True)
     assert launches == []
 

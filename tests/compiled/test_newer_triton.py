@@ -1,4 +1,4 @@
-"""Beside a Triton that was never tried: kernels are tuned and stored, launches are Triton's own, and one line says so."""
+"""Beside a Triton that was never tested: kernels are tuned and stored, launches are Triton's own, and one line says so."""
 
 import logging
 
@@ -67,8 +67,8 @@ def test_it_is_tuned_once_stored_and_launched_as_triton_does(launches, lines):
     assert again.cache_info().searches == 0
     (line,) = lines()
     assert line == (
-        "autotuned: Triton 3.10.0 was never tried, only 3.6.0 to 3.9.0. Kernels are tuned and stored all the same; "
-        "Triton's own launch is used."
+        "autotuned: Triton 3.10.0 was never tested, only 3.6.0 to 3.9.0. Kernels are still tuned and stored, "
+        "and launched through Triton."
     )
 
 
@@ -118,7 +118,7 @@ def test_whatever_launcher_is_asked_for_it_is_tritons(name, monkeypatch, launche
     for _ in range(3):
         kernel[(4,)](x, 100)
     assert kernel.cache_info().hits == 2  # the choice is a look-up all the same
-    assert launcher.in_use() == ("triton", "Triton 3.10.0 was never tried, only 3.6.0 to 3.9.0")
+    assert launcher.in_use() == ("triton", "Triton 3.10.0 was never tested, only 3.6.0 to 3.9.0")
 
 
 def test_install_works_beside_it(launches):
@@ -137,5 +137,5 @@ def test_install_works_beside_it(launches):
 def test_no_version_but_those_of_a_tried_minor_is_reached_into(version):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton, "__version__", version)
-        assert versions.strange_triton().startswith(f"Triton {version or 'without a version'} was never tried")
+        assert versions.strange_triton().startswith(f"Triton {version or 'without a version'} was never tested")
         assert not launcher.binds_directly() and not launcher.uses_c()

@@ -154,13 +154,13 @@ def test_slices_are_named_by_their_uuids_or_by_index():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("4", "'4' fits none of those that are visible (0: NVIDIA H100 80GB HBM3 (GPU-aa11), 1: "),
-        ("GPU-zz", "'GPU-zz' fits none"),
-        ("GPU-aa", "'GPU-aa' fits 2"),
-        ("", "'' fits none"),
-        ("0,,1", "'' fits none"),
-        ("-1", "'-1' fits none"),
-        ("cuda:0", "'cuda:0' fits none"),
+        ("4", "'4' matches none of the visible GPUs (0: NVIDIA H100 80GB HBM3 (GPU-aa11), 1: "),
+        ("GPU-zz", "'GPU-zz' matches none"),
+        ("GPU-aa", "'GPU-aa' matches 2"),
+        ("", "'' matches none"),
+        ("0,,1", "'' matches none"),
+        ("-1", "'-1' matches none"),
+        ("cuda:0", "'cuda:0' matches none"),
         ("0,GPU-aa11", "expected each GPU once, got 'GPU-aa11'"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_name_that_fits_no_single_gpu_is_an_error_that_lists_them(text, words)
 
 
 def test_a_gpu_that_the_environment_hides_cannot_be_named():
-    with pytest.raises(DeviceChoiceError, match=r"'1' fits none of those that are visible \(0: .*GPU-cc44\)"):
+    with pytest.raises(DeviceChoiceError, match=r"'1' matches none of the visible GPUs \(0: .*GPU-cc44\)"):
         visible.chosen("1", FOUR, {"CUDA_VISIBLE_DEVICES": "3"})
 
 
@@ -205,5 +205,5 @@ def test_a_gpu_that_is_handed_on_by_index_is_the_one_that_a_program_would_count_
 
 
 def test_a_gpu_in_slices_is_not_named_by_its_own_uuid():
-    with pytest.raises(DeviceChoiceError, match="'GPU-aa11' fits none"):
+    with pytest.raises(DeviceChoiceError, match="'GPU-aa11' matches none"):
         visible.chosen("GPU-aa11", MIG, {})

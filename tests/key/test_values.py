@@ -135,7 +135,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_values_without_end_are_refused_by_name(kind: str) -> None:
-    with pytest.raises(EncodingError, match=r"^argument 'n' of '[\w.<>]+': expected values within values up to 64 deep, "
+    with pytest.raises(EncodingError, match=r"^argument 'n' of '[\w.<>]+': expected values nested at most 64 deep, "
                        r"got a (list|dict|tuple) (that holds itself|nested more than 64 deep|of more than 1,000,000 items)\. "
                        r"Leave it out of key, or name a callable"):  # fmt: skip
         searches_of([ENDLESS[kind]])
@@ -178,7 +178,7 @@ def test_a_value_that_code_uses_and_nobody_can_spell_keeps_its_choice_in_memory(
         assert line.startswith("`handles.work`: the choice for key ")
         assert line.endswith(
             "is kept in memory only: '0.HANDLE', a value of type _thread._local that its code uses, has no JSON form. "
-            "Say in version= what of it matters."
+            "Put its relevant part into version=."
         )
         caplog.clear()
     assert records() == []

@@ -404,9 +404,9 @@ def test_a_listed_argument_without_a_tensor_is_an_error_at_the_first_call(option
         with pytest.raises(CallError) as caught:
             act(x, value, 0.5)
         text = str(caught.value)
-        assert f"add`: {option} names 'held': expected a tensor, or something that holds one" in text
+        assert f"add`: {option} names 'held': expected a tensor, or an object that contains one" in text
         assert f"got {type(value).__name__}" in text
-        assert f"take 'held' out of {option}=" in text
+        assert f"remove 'held' from {option}=" in text
 
 
 @pytest.mark.parametrize("value", [None, [], (), {}, (None, None), [None], {"a": None}], ids=repr)

@@ -44,7 +44,7 @@ def test_without_the_extension_everything_works_and_says_so(tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "1", "AUTOTUNED_CACHE_DIR": str(tmp_path / "store")}
     done = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("[6.0] 2 python python the C extension is not there (")
+    assert done.stdout.startswith("[6.0] 2 python python the C extension is missing (")
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -82,5 +82,5 @@ print(*launch.in_use())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("python the C extension is not there (" + words)
+    assert done.stdout.startswith("python the C extension is missing (" + words)
     assert done.stderr.count("\n") == 1 and f"Launches go through the Python twin: {words}" in done.stderr

@@ -238,9 +238,9 @@ def test_progress_names_the_devices(tmp_path, fake):
 @pytest.mark.parametrize(
     ("options", "table", "code", "words"),
     [
-        (["--devices", "2"], fake_gpus.TWO, 2, "'2' fits none of those that are visible (0: NVIDIA H100 80GB HBM3"),
+        (["--devices", "2"], fake_gpus.TWO, 2, "'2' matches none of the visible GPUs (0: NVIDIA H100 80GB HBM3"),
         (["--devices", "0,0"], fake_gpus.TWO, 2, "expected each GPU once"),
-        (["--devices", "GPU-aaa"], fake_gpus.TWO, 2, "'GPU-aaa' fits 2"),
+        (["--devices", "GPU-aaa"], fake_gpus.TWO, 2, "'GPU-aaa' matches 2"),
         (["--devices", "all", "--in-process"], fake_gpus.TWO, 2, "expected without devices, which needs processes"),
         (["--devices", "0", "--executor", "ray"], fake_gpus.TWO, 2, "with executor ray, which finds the GPUs itself"),
         (["--executor", "slurm"], fake_gpus.TWO, 2, "expected local or ray, got 'slurm'"),

@@ -41,7 +41,7 @@ REVIEWED = {
         "arguments before each launch, and decorate without it.",
         "`{}`: reset_to_zero names {}, which shares memory with argument {} in this call: zeroing it would destroy that "
         "input. Pass a separate tensor.",
-        "argument {} came twice, by position and by name.",
+        "argument {} was given twice, by position and by name.",
         "recorded kernel {}: {} is now {}. Record again, or give the kernel its old name with @autotune(name=...).",
         "Triton was imported before TRITON_INTERPRET=1 was set: set it before the first import.",
         "{} Set it in the environment.",
@@ -49,7 +49,7 @@ REVIEWED = {
         "{}: a file holds one kernel on one device, and these are {}. Name a folder.",
         "{} is an input, and inputs are never written. Name another place.",
         "{} is there already. Name it as an input too, or name another place.",
-        "{} is the end of several names: {}. Give more of the name.",
+        "{} matches several names: {}. Give a longer part.",
     ],
     "a state and not a mistake: what happened, and what to do or what follows": [
         "`{}` key {}: {} within {} s (rank {} of {}). Look at the log of that rank; autotuned.sync(timeout_s=...) waits "
@@ -114,7 +114,7 @@ REVIEWED = {
         "{}: expected a plain file.",
         "the record {} cannot be written",
         "the grid of this config was not recorded",
-        "{} does not change; `replace` makes another one.",
+        "{} is immutable; use `replace`.",
         "code from a string has no file to read",
         "there is no source to read",
         "NVML has no {}",

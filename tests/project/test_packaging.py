@@ -140,4 +140,4 @@ def test_without_the_extension_everything_works_and_doctor_says_so(tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("2 python python the C extension is not there")
+    assert done.stdout.startswith("2 python python the C extension is missing")

@@ -255,7 +255,7 @@ def test_the_call_is_answered_as_explained(name, monkeypatch, tmp_path):
 WARNED = {
     "damaged": "is damaged",
     "newer_schema": "has the newer schema 3",
-    "config_gone_from_a_file": "not among the kernel's configs any more",
+    "config_gone_from_a_file": "no longer among the kernel's configs",
     "disabled_for_a_value_without_json": "kept in memory only",
     "absent_in_serve": "runs it untuned",
 }

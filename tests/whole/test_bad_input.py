@@ -233,7 +233,7 @@ def kernel(request, xy):
     [
         (2, {}, ["argument 'n_cols' is missing. Expected: x_ptr, y_ptr, n_cols, FACTOR."]),
         (0, {"n_cols": 50}, ["argument 'x_ptr' is missing"]),
-        (2, {"n_cols": 50, "y_ptr": None}, ["argument 'y_ptr' came twice, by position and by name"]),
+        (2, {"n_cols": 50, "y_ptr": None}, ["argument 'y_ptr' was given twice, by position and by name"]),
         (
             2,
             {"n_cols": 50, "n_rows": 5},
@@ -372,7 +372,7 @@ def test_a_grid_callable_that_asks_for_an_unknown_name(xy, configs, mode):
     for _ in range(2):
         with autotuned.mode(mode), pytest.raises(CallError) as caught:
             kernel[lambda meta: (meta["BLOK"],)](*xy, 50)
-        says(caught, "test_bad_input.double`: grid: expected the callable to ask for names", "got 'BLOK'")
+        says(caught, "test_bad_input.double`: grid: expected the callable to use names", "got 'BLOK'")
         says(caught, "Did you mean 'BLOCK'?", "Arguments are: x_ptr, y_ptr, n_cols, FACTOR, BLOCK, num_warps")
 
 
@@ -443,7 +443,7 @@ def test_an_option_among_the_parameters_says_where_it_belongs(name, how, xy):
     configs = [Config({"BLOCK": 16, name: 8}), Config({"BLOCK": 32, name: 8})]
     with pytest.raises(ConfigError) as caught:
         given_as(how, configs)()[(4,)](*xy, 50)
-    says(caught, "test_bad_input.double`: a config sets", f"{name!r} among its parameters: expected it beside them")
+    says(caught, "test_bad_input.double`: a config sets", f"{name!r} among its parameters: expected it outside of them")
     says(caught, f"Write Config({{...}}, {name}=...)")
 
 

@@ -155,7 +155,7 @@ def test_a_shipped_choice_that_is_no_config_any_more_is_not_used(monkeypatch, tm
     assert call(function) == 32
     assert bench.calls == 2
     (line,) = lines()
-    assert "the config for this call is not among the kernel's configs any more" in line
+    assert "the config for this call is no longer among the kernel's configs" in line
 
 
 # -- auto ------------------------------------------------------------------------------------------------------------
