@@ -6,51 +6,45 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from triton import Config as Config
+    from triton import Config
 
-    from autotuned import errors as errors
-    from autotuned.api.decorator import autotune as autotune
-    from autotuned.api.freeze import freeze as freeze
-    from autotuned.api.function import TunedFunction as TunedFunction
-    from autotuned.api.heuristics import heuristics as heuristics
-    from autotuned.api.tuned import Tuned as Tuned
-    from autotuned.binaries.merge import merge as merge
-    from autotuned.configfiles.exchange import diff as diff
-    from autotuned.configfiles.exchange import import_configs as import_configs
-    from autotuned.configfiles.lookup import register_configs as register_configs
-    from autotuned.configfiles.policy import within as within
-    from autotuned.distributed.agreement import sync as sync
-    from autotuned.dropin.install import install as install
-    from autotuned.dropin.install import uninstall as uninstall
-    from autotuned.env import mode as mode
-    from autotuned.events import counters as counters
-    from autotuned.events import on_event as on_event
-    from autotuned.key.key import pow2 as pow2
-    from autotuned.offline.follow import follow as follow
-    from autotuned.offline.plan import plan as plan
-    from autotuned.offline.prepare import prepare as prepare
-    from autotuned.offline.release.check import check as check
-    from autotuned.offline.release.compress import compress as compress
-    from autotuned.offline.release.export import export as export
-    from autotuned.offline.release.prune import prune as prune
-    from autotuned.offline.release.shared import pull as pull
-    from autotuned.offline.release.shared import push as push
-    from autotuned.offline.report.compare import compare as compare
-    from autotuned.offline.report.digest import choices_digest as choices_digest
-    from autotuned.offline.report.report import report as report
-    from autotuned.offline.tuning import tune as tune
-    from autotuned.offline.warmup import warmup as warmup
-    from autotuned.recording.recorder import record as record
-    from autotuned.remote.connection import connect as connect
-    from autotuned.resolve.sealing import seal as seal
-    from autotuned.resolve.sealing import unseal as unseal
-    from autotuned.search.do_bench import FixedLaunches as FixedLaunches
-    from autotuned.search.safety.check import Check as Check
-    from autotuned.serving.refresh import refresh as refresh
-    from autotuned.serving.restored import restored as restored
-    from autotuned.space.space import Space as Space
-    from autotuned.space.space import pow2s as pow2s
-    from autotuned.space.strategies import strategy as strategy
+    from autotuned import errors
+    from autotuned.api.decorator import autotune
+    from autotuned.api.freeze import freeze
+    from autotuned.api.function import TunedFunction
+    from autotuned.api.heuristics import heuristics
+    from autotuned.api.tuned import Tuned
+    from autotuned.binaries.merge import merge
+    from autotuned.configfiles.exchange import diff, import_configs
+    from autotuned.configfiles.lookup import register_configs
+    from autotuned.configfiles.policy import within
+    from autotuned.distributed.agreement import sync
+    from autotuned.dropin.install import install, uninstall
+    from autotuned.env import mode
+    from autotuned.events import counters, on_event
+    from autotuned.key.key import pow2
+    from autotuned.offline.follow import follow
+    from autotuned.offline.plan import plan
+    from autotuned.offline.prepare import prepare
+    from autotuned.offline.release.check import check
+    from autotuned.offline.release.compress import compress
+    from autotuned.offline.release.export import export
+    from autotuned.offline.release.prune import prune
+    from autotuned.offline.release.shared import pull, push
+    from autotuned.offline.report.compare import compare
+    from autotuned.offline.report.digest import choices_digest
+    from autotuned.offline.report.report import report
+    from autotuned.offline.tuning import tune
+    from autotuned.offline.warmup import warmup
+    from autotuned.recording.recorder import record
+    from autotuned.remote.connection import connect
+    from autotuned.resolve.sealing import seal, unseal
+    from autotuned.search.do_bench import FixedLaunches
+    from autotuned.search.safety.check import Check
+    from autotuned.serving.refresh import refresh
+    from autotuned.serving.restored import restored
+    from autotuned.space.space import Space, pow2s
+    from autotuned.space.strategies import strategy
 
 __version__ = "0.1.0"
 __all__ = [

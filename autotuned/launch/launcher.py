@@ -13,13 +13,12 @@ from autotuned.store import layout
 from autotuned.triton_compat import fingerprint, kernel, versions
 
 if TYPE_CHECKING:
-    from typing import Protocol, TypeAlias
+    from typing import TypeAlias
 
     from autotuned.launch import table
 
     Launcher: TypeAlias = "Joined | table.PyLauncher"
 else:
-    Protocol = object  # defining a protocol is as slow as importing a module
     table = later("launch.table")  # not needed with the C extension
 
 _MAX_NAMES = 128  # MAX_ARGS of `launch/c/module.c`
@@ -31,16 +30,6 @@ class Shape(Frozen):
 
     places: int
     defaults: Mapping[str, Any]
-
-
-class Device(Protocol):
-    """Returns the current device."""
-
-    def __call__(self) -> int:
-        """Its index."""
-
-    def getter(self) -> Callable[[], int]:
-        """The underlying function, found when first needed."""
 
 
 class LazyDevice:
@@ -66,7 +55,7 @@ class LazyDevice:
         return self._get
 
 
-def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shape | None) -> Launcher:
+def make(names: Sequence[str], spec: KeySpec, device: LazyDevice | None, shape: Shape | None) -> Launcher:
     """The launch table for one tuned function.
 
     Args:

@@ -109,7 +109,7 @@ def clear_scratch(folder: Path, freed: Freed | None = None) -> None:
         for entry in _entries(kernel.path):
             if entry.is_file(follow_symlinks=False):
                 size = entry.stat(follow_symlinks=False).st_size
-                _count(freed, _File(now, size, entry.path), disk.remove(Path(entry.path)))
+                _remove_leftover(_File(now, size, entry.path), freed)
         disk.remove_folder(Path(kernel.path))
 
 
@@ -138,7 +138,7 @@ def _record(entry: os.DirEntry[str], freed: Freed, now: float) -> Iterator[_File
     if entry.name.startswith("."):
         limit_s = _TEMPORARY_S if entry.name.endswith(".tmp") or _has_record(entry) else _SEARCH_S
         if now - file.used > limit_s:
-            _count(freed, file, disk.remove(Path(entry.path)))
+            _remove_leftover(file, freed)
     elif entry.name.endswith(".json"):
         yield file
 
@@ -161,7 +161,7 @@ def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
             continue
         file = _File(info.st_mtime, info.st_size, entry.path)
         if folder.name != layout.LOCKS or entry.name.endswith(".tmp"):
-            _count(freed, file, disk.remove(Path(entry.path)))
+            _remove_leftover(file, freed)
         else:
             _remove_lock(file, freed)
 
@@ -174,7 +174,7 @@ def _remove_lock(file: _File, freed: Freed) -> None:
     """
     with locks.if_free(Path(file.path.removesuffix(".holder"))) as free:
         if free:
-            _count(freed, file, disk.remove(Path(file.path)))
+            _remove_leftover(file, freed)
 
 
 def _remove_record(file: _File, freed: Freed) -> bool:
@@ -187,7 +187,8 @@ def _remove_record(file: _File, freed: Freed) -> bool:
     return True
 
 
-def _count(freed: Freed, file: _File, removed: bool) -> None:
+def _remove_leftover(file: _File, freed: Freed) -> None:
+    removed = disk.remove(Path(file.path))
     freed.leftovers += removed
     freed.bytes += file.size * removed
 

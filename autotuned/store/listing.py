@@ -6,7 +6,7 @@ import difflib
 import operator
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -130,7 +130,8 @@ def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[TuningRecord, ...]
     before, found = known.found.get(most, (None, ()))
     if state is None or state != before:
         fresh = _heads_of(folder, known, most)
-        found = found if _are_same(fresh, found) else fresh
+        is_same = len(fresh) == len(found) and all(map(operator.is_, fresh, found))
+        found = found if is_same else fresh
         known.found[most] = state, found
     return found
 
@@ -144,10 +145,6 @@ def _heads_of(folder: str, known: _Known, most: int) -> tuple[TuningRecord, ...]
     # Keep the others too: this call may have asked for fewer.
     known.heads = {**known.heads, **now} if len(known.heads) < MOST_KNOWN else now
     return tuple(record for _, record in now.values() if record is not None)
-
-
-def _are_same(some: Sequence[TuningRecord], others: Sequence[TuningRecord]) -> bool:
-    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def _stamp(path: str) -> _Stamp | None:

@@ -212,10 +212,14 @@ def target(arch: int) -> Any:
 def compile_(jit: Any, special: Specialization) -> Any:
     """Triton's compiled kernel for a specialization, cached or compiled now (with Triton's errors), but not loaded."""
     import triton
+
+    return triton.compile(_source(jit, special), target=target(special.arch), options=dict(vars(special.options)))
+
+
+def _source(jit: Any, special: Specialization) -> Any:
     from triton.compiler import ASTSource
 
-    source = ASTSource(jit, dict(special.signature), dict(special.constants), dict(special.attrs))
-    return triton.compile(source, target=target(special.arch), options=dict(vars(special.options)))
+    return ASTSource(jit, dict(special.signature), dict(special.constants), dict(special.attrs))
 
 
 def launch_metadata_of(compiled: Any, special: Specialization) -> dict[str, Json]:
@@ -281,11 +285,10 @@ def _given(knob: Any) -> Any:
 
 def fill_cache(jit: Any, special: Specialization, metadata: Mapping[str, Json], binary: bytes) -> None:
     """Put a binary into Triton's file cache, under Triton's hash; may raise OSError."""
-    from triton.compiler import ASTSource
     from triton.compiler.compiler import get_cache_key, make_backend
     from triton.runtime.cache import get_cache_manager
 
-    source = ASTSource(jit, dict(special.signature), dict(special.constants), dict(special.attrs))
+    source = _source(jit, special)
     text = get_cache_key(source, make_backend(target(special.arch)), special.options, env_vars=kernel.environment())
     digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
     cache, stem = get_cache_manager(digest), str(source.name)[:150]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -108,7 +108,7 @@ class Hooks(Frozen):
 
 
 class Tunable(Protocol):
-    """What the miss path must know about a tuned kernel or function."""
+    """What the miss path must know about a tuned kernel or function; defaults are for one without a compiler."""
 
     fn: Any
     name: str
@@ -131,33 +131,41 @@ class Tunable(Protocol):
 
     def environment(self) -> dict[str, str]:
         """Environment variables that change the code."""
+        return {}
 
     def environment_changed(self) -> None:
         """Called when these differ from an earlier call's."""
+        return
 
     def launch(self, call: Call, config: Any) -> Any:
         """Run once with a config, without hooks and protection."""
 
     def launches(self, call: Call, config: Any) -> bool:
         """Whether a launch with this config has any block, as far as the grid tells in advance."""
+        return True
 
     def compile(self, call: Call, config: Any) -> Any:
         """Compile and load without launching; raises the compiler's errors. None if nothing is compiled ahead."""
+        return None
 
     def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
         """Start compiling in an executor; returns a function that waits and finishes what `compile` does, or None.
 
         Errors before the compiler runs are raised at once.
         """
+        return None
 
     def compile_class(self, call: Call) -> Hashable | None:
         """What decides, besides config and context, whether a config compiles; None if unknown."""
+        return None
 
     def trials(self, folder: Path) -> AbstractContextManager[None]:
-        """Around a search: keeps its binaries in a scratch folder."""
+        """Around a search: keeps its binaries in a scratch folder, if they can be attributed to configs."""
+        return nullcontext()
 
     def settle(self, call: Call, config: Any, folder: Path) -> None:
         """At the end of a search, inside `trials`: put the winner's binary where the next process looks."""
+        return
 
     @property
     def source(self) -> str:

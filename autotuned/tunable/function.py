@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -15,11 +14,11 @@ from autotuned.gpu.device import Device
 from autotuned.key import source
 from autotuned.key.memory import gpu_of
 from autotuned.triton_compat import kernel
-from autotuned.tunable.call import Call
+from autotuned.tunable.call import Call, Tunable
 from autotuned.typed_json import Json
 
 
-class TunableFunction:
+class TunableFunction(Tunable):
     """A plain callable: CPU code, or a function launching CuPy, CUDA or other kernels."""
 
     filled: frozenset[str] = frozenset()
@@ -52,13 +51,6 @@ class TunableFunction:
         """Versions of the distributions in `toolchain=`."""
         return {"distributions": dict(self._distributions)}
 
-    def environment(self) -> dict[str, str]:
-        """Empty: only Triton knows which variables change its code."""
-        return {}
-
-    def environment_changed(self) -> None:
-        """Does not happen."""
-
     @cached_property
     def _fingerprint(self) -> source.Fingerprint:
         function = source.python_function(self.fn)
@@ -79,27 +71,6 @@ class TunableFunction:
     def launch(self, call: Call, config: Any) -> Any:
         """Call it with the config's values as keywords."""
         return self.fn(*call.args, **call.kwargs, **self.settings(config))
-
-    def launches(self, call: Call, config: Any) -> bool:
-        """Always true."""
-        return True
-
-    def compile(self, call: Call, config: Any) -> Any:
-        """Nothing is compiled ahead."""
-
-    def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
-        """Nothing is compiled ahead."""
-        return None
-
-    def compile_class(self, call: Call) -> Hashable | None:
-        """Unknown."""
-
-    def trials(self, folder: Path) -> AbstractContextManager[None]:
-        """Does nothing: binaries compiled by a function cannot be attributed to configs."""
-        return nullcontext()
-
-    def settle(self, call: Call, config: Any, folder: Path) -> None:
-        """Does nothing."""
 
 
 def _installed(distribution: str, name: str) -> str:
