@@ -189,13 +189,7 @@ def is_of_the_process(value: Any) -> bool:
 
 
 def for_command(kind: str, startup: str, binaries: str = "") -> dict[str, str]:
-    """The environment for a command that `autotuned run` starts.
-
-    Args:
-        kind: One of `INSTALLS`.
-        startup: The folder with the `sitecustomize.py` that its Python processes run first.
-        binaries: The folder for compiled kernels; "" for none.
-    """
+    """The environment for a command of `autotuned run`; its Pythons first run the sitecustomize.py in `startup`."""
     path = [startup, *(part for part in _get("PYTHONPATH").split(os.pathsep) if part)]
     kept = {"AUTOTUNED_BINARIES": os.path.abspath(binaries)} if binaries else {}
     return {**os.environ, **kept, "AUTOTUNED_INSTALL": kind, "PYTHONPATH": os.pathsep.join(path)}

@@ -18,13 +18,7 @@ _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClock
 
 
 class Clocks:
-    """Clock throttling of one GPU.
-
-    The library is opened on a separate thread, since that takes time; until then nothing is known.
-
-    Args:
-        uuid: The GPU's, as torch spells it; None if it cannot be asked about.
-    """
+    """Clock throttling of one GPU, by torch's `uuid`; nothing is known until a thread has opened the library."""
 
     def __init__(self, uuid: str | None) -> None:
         self._uuid = uuid

@@ -15,21 +15,13 @@ from autotuned.typed_json import Json, digest
 
 
 class Device(Frozen):
-    """A kind of device; devices with equal fields share choices.
+    """A kind of device; devices with equal fields share choices."""
 
-    Attributes:
-        kind: "cuda" (also AMD GPUs under torch.cuda) or "cpu".
-        name: Product name from the driver; "interpreter" if Triton interprets kernels.
-        arch: Compute capability such as "sm_90", an AMD architecture, or the CPU's machine name.
-        sm_count: Streaming multiprocessors; cores for a CPU.
-        mig: Profile of a MIG slice such as "1g.10gb", else None.
-    """
-
-    kind: str
-    name: str
-    arch: str
-    sm_count: int
-    mig: str | None = None
+    kind: str  # "cuda" (also AMD GPUs under torch.cuda) or "cpu"
+    name: str  # the product, from the driver; "interpreter" if Triton interprets kernels
+    arch: str  # compute capability such as "sm_90", an AMD architecture, or the CPU's machine name
+    sm_count: int  # streaming multiprocessors; cores for a CPU
+    mig: str | None = None  # profile of a MIG slice such as "1g.10gb"
 
     def to_json(self) -> dict[str, Json]:
         """The device part of a key's context."""

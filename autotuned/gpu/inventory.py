@@ -14,21 +14,13 @@ _MIG_ON = 1
 
 
 class Gpu(Frozen):
-    """A GPU, or a MIG slice of one.
+    """A GPU, or a MIG slice of one."""
 
-    Attributes:
-        vendor: "nvidia" or "amd".
-        index: The GPU's, in bus order; slices of one GPU share it.
-        uuid: "GPU-..." or "MIG-..."; "" if an AMD GPU has none, or if only CUDA knows which GPU has this index.
-        name: Product name from the driver, with a slice's profile; "" if only CUDA knows it.
-        parent: UUID of a slice's GPU, else "".
-    """
-
-    vendor: str
-    index: int
-    uuid: str
-    name: str
-    parent: str = ""
+    vendor: str  # "nvidia" or "amd"
+    index: int  # the GPU's, in bus order; slices of one GPU share it
+    uuid: str  # "GPU-..." or "MIG-..."; "" if an AMD GPU has none, or if only CUDA knows which GPU has this index
+    name: str  # the product, from the driver, with a slice's profile; "" if only CUDA knows it
+    parent: str = ""  # UUID of a slice's GPU
 
     @property
     def settings(self) -> dict[str, str | None]:

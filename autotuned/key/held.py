@@ -16,19 +16,12 @@ LIMIT_BYTES = 1 << 26  # larger arrays take more than 50 ms to hash; their choic
 
 
 class Held(Frozen):
-    """A value taken apart.
+    """A value taken apart."""
 
-    Attributes:
-        kind: Its class, or a name for it.
-        data: Its plain data.
-        parts: Named values it contains, in an order that depends only on the values.
-        state: Its attributes, if they count.
-    """
-
-    kind: Any
-    data: Json = None
-    parts: tuple[tuple[str, Any], ...] = ()
-    state: Mapping[str, Any] | None = None
+    kind: Any  # its class, or a name for it
+    data: Json = None  # its plain data
+    parts: tuple[tuple[str, Any], ...] = ()  # named values it contains, in an order that depends only on the values
+    state: Mapping[str, Any] | None = None  # its attributes, if they count
 
 
 def taken_apart(value: Any) -> Held | None:

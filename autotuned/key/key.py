@@ -73,21 +73,13 @@ class Key(Frozen):
 
 
 class KeySpec(Frozen):
-    """What parts of a call enter its key.
+    """What parts of a call enter its key."""
 
-    Attributes:
-        names: Key arguments; None for every tensor's shape and every integer that is not a constexpr.
-        functions: Further parts: names and callables of the bound arguments.
-        buckets: Callables that map a key argument, or each size of a tensor, to its bucket.
-        constexprs: Parameters that are compiled in; always in the key if passed by the caller.
-        exact: For launch tables only: arguments that count by exact value, shape and strides.
-    """
-
-    names: tuple[str, ...] | None = None
-    functions: Mapping[str, Callable[[Mapping[str, Any]], Any]] = MappingProxyType({})
-    buckets: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})
-    constexprs: frozenset[str] = frozenset()
-    exact: frozenset[str] = frozenset()
+    names: tuple[str, ...] | None = None  # None: every tensor's shape, and every integer that is not a constexpr
+    functions: Mapping[str, Callable[[Mapping[str, Any]], Any]] = MappingProxyType({})  # of the bound arguments
+    buckets: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})  # for a value, or each size of a tensor
+    constexprs: frozenset[str] = frozenset()  # compiled in, so always in the key if passed by the caller
+    exact: frozenset[str] = frozenset()  # for launch tables only: count by exact value, shape and strides
 
     def exactly(self, names: Iterable[str]) -> KeySpec:
         """A copy in which some arguments count exactly."""

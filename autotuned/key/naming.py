@@ -21,13 +21,11 @@ _CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]|^<ipython-input-|__marimo__cell_|^<
 
 
 def public_name(body: Body) -> str:
-    """`module.qualname`, with a module name that is stable across processes.
+    """`module.qualname`, the same in every process.
 
-    That is the name by which Python would import the file, else the one derived from the packages around it (folders
-    with an `__init__.py`): a kernel keeps its name when run as a script, in spawned processes, or loaded by path. In
-    a notebook it is `<notebook>.qualname`, however often a cell is edited, or `notebook.qualname` if the notebook's
-    name is unknown. Other code without a file, or in a file with a temporary name, is named by its text:
-    `source_<hash>.qualname`.
+    The module is the one by which Python would import the file, else derived from the packages around it: scripts,
+    spawned processes and files loaded by path keep the name. In a notebook it is the notebook's name, or "notebook".
+    Other code without a file, or in a temporary file, is named by its text: `source_<hash>.qualname`.
     """
     home = module_of(body.function)
     if not home:

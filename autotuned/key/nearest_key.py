@@ -22,11 +22,9 @@ Rank = tuple[bool, float, int]  # whether the calls differ, how far the keys are
 
 
 def octaves_between(ours: Iterable[int], theirs: Iterable[int], other_parts: int = 0) -> float:
-    """The distance between two calls: the Euclidean norm of the log2 ratios of their sizes.
+    """The distance between two calls: the Euclidean norm of the log2 ratios of corresponding sizes (at least 1).
 
-    Args:
-        ours, theirs: Corresponding sizes; those below 1 count as 1.
-        other_parts: Number of other parts that differ; each counts as `OTHER` octaves.
+    Each of `other_parts`, which differ and are not sizes, counts as `OTHER` octaves.
     """
     return total([octave(mine) - octave(other) for mine, other in zip(ours, theirs)], other_parts)
 
@@ -42,17 +40,11 @@ def octave(size: int) -> float:
 
 
 class Outline(Frozen):
-    """A key without its sizes, shared by many keys of a kernel.
+    """A key without its sizes, shared by many keys of a kernel."""
 
-    Attributes:
-        text: Canonical text, including `places`.
-        data: The same as JSON.
-        places: Where in the call the removed sizes were, and how many at each place.
-    """
-
-    text: str
-    data: Json
-    places: tuple[tuple[str, int], ...]
+    text: str  # canonical text, including `places`
+    data: Json  # the same as JSON
+    places: tuple[tuple[str, int], ...]  # where in the call the removed sizes were, and how many at each place
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -62,20 +54,13 @@ class Outline(Frozen):
 
 
 class Apart(Frozen):
-    """How two outlines differ.
+    """How two outlines differ."""
 
-    Attributes:
-        call: Whether they differ in the call.
-        count: In how many parts.
-        mine, theirs: Which sizes of each correspond.
-        whole: Whether these are all sizes of both.
-    """
-
-    call: bool
-    count: int
-    mine: tuple[int, ...]
+    call: bool  # whether in the call
+    count: int  # in how many parts
+    mine: tuple[int, ...]  # which sizes correspond to `theirs`
     theirs: tuple[int, ...]
-    whole: bool
+    whole: bool  # whether these are all sizes of both
 
     def least(self, octaves: float = 0.0) -> tuple[bool, float]:
         """The smallest possible rank of keys with these outlines whose sums of logarithms differ by `octaves`."""

@@ -26,27 +26,17 @@ Path = tuple[str, ...]
 
 
 class Use(Frozen):
-    """An outside object that a function reads.
-
-    Attributes:
-        holder: For a method or property, the object or class it was found on; else NO_HOLDER.
-        whole: Whether the code does more than read attributes of it (each of which is its own use).
-        is_same: Whether the name still refers to it; None if that cannot change.
-    """
+    """An outside object that a function reads."""
 
     name: str
     value: Any
-    holder: Any = NO_HOLDER
-    whole: bool = True
-    is_same: Callable[[], bool] | None = None
+    holder: Any = NO_HOLDER  # for a method or property, the object or class it was found on
+    whole: bool = True  # whether the code does more than read attributes of it, each of which is its own use
+    is_same: Callable[[], bool] | None = None  # whether the name still refers to it; None if that cannot change
 
 
 def uses(body: Body, holder: Any = NO_HOLDER) -> list[Use]:
-    """What the function reads from outside, sorted by name.
-
-    Args:
-        holder: What its first parameter is bound to, if anything.
-    """
+    """What the function reads from outside, sorted by name; `holder` is what its first parameter is bound to."""
     reader = _Reader(body, holder)
     found: dict[str, Use] = {}
     for use in (*reader.names(), *reader.attributes(), *reader.imports(), *_defaults(body.function)):

@@ -182,9 +182,8 @@ class Walk:
     def value(self, name: str, value: Any, holder: Any = NO_HOLDER, whole: bool = True) -> None:
         """Record a used value, following functions, classes, objects and containers.
 
-        Args:
-            holder: For a method or property, what it was found on.
-            whole: Whether all of an object counts, or only attributes recorded separately.
+        `holder` is what a method or property was found on; `whole` says whether all of an object counts, or only
+        attributes recorded separately.
         """
         if value is None or value is sys.modules:  # the latter grows with every import
             return

@@ -114,9 +114,7 @@ def memory_test(
 ) -> Callable[[tuple[Any, ...]], bool]:
     """`f(values of names)` telling whether memory properties are unchanged, in one expression; 0.2 us per tensor.
 
-    Args:
-        tensors: Dtype, alignment, and GPU index of each tensor.
-        tuples: Results of `of_items` for tuples.
+    `tensors` have dtype, alignment and GPU index, `tuples` results of `of_items`.
     """
     ours = private_prefix(names)
     scope: dict[str, Any] = {f"{ours}of_items": of_items}

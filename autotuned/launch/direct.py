@@ -29,15 +29,10 @@ class Filled(Frozen):
 
 
 def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -> Bound:
-    """Launch the compiled kernel directly, and through Triton whenever its guards fail.
+    """Launch the compiled kernel directly, and through Triton, as `made` does so far, whenever its guards fail.
 
-    Args:
-        made: The launch table's entry, which so far launches through Triton.
-        asks: Whether the look-up runs user code: buckets, key callables.
-
-    Raises:
-        EvictedError: Triton's cache no longer holds the kernel.
-        UnbindableError: This kernel cannot be launched directly.
+    `asks` tells whether the look-up runs user code: buckets, key callables. Raises EvictedError or UnbindableError if
+    the kernel cannot be launched directly.
     """
     arguments, before, device = call.arguments, made.before, kernel.current_device()
     names, described = tuple(arguments), call.has_descriptors
@@ -121,10 +116,8 @@ def direct_launch(
         found: The kernel.
         memory_holds: Whether values' memory is what the kernel was compiled for.
         is_hooked: Whether user code runs between look-up and launch.
-        made: Provides `fallback`, called if user code changed what the kernel was looked up for, and `again`, called
-            if the grid is empty.
-        otherwise: Called if something else the launch relies on has changed (listed in `docs/launcher.md`), so that
-            Triton must decide; a callable grid is evaluated before.
+        made: Provides `fallback`, called if user code changed the call, and `again`, called if the grid is empty.
+        otherwise: Called if anything else changed (see `docs/launcher.md`); a callable grid is evaluated before.
     """
     names, order, constants = filled.names, filled.order, filled.constants
     fallback, again = made.fallback, made.again

@@ -68,12 +68,7 @@ def _kind(type_: Any) -> str | None:
 
 
 def launch_attributes(metadata: Any, ctas: int) -> tuple[tuple[int, int, int, int], ...]:
-    """The driver's launch attributes, each a number and a value of three words.
-
-    Args:
-        metadata: The compiled kernel's, or its launcher.
-        ctas: Blocks per cluster.
-    """
+    """The driver's launch attributes, each a number and three words, from a kernel's metadata or launcher."""
     found = []
     if getattr(metadata, "launch_pdl", False):
         found.append((_PROGRAMMATIC, 1, 0, 0))
@@ -87,13 +82,8 @@ def launch_attributes(metadata: Any, ctas: int) -> tuple[tuple[int, int, int, in
 class Twin:
     """What the Python twin passes for a call, for comparison with the C launcher.
 
-    The twin passes values to Triton's launcher, whose writing into the parameter buffer is reproduced here (Triton's
-    `driver.c`).
-
-    Args:
-        found: The kernel.
-        names: Its free parameters, in order.
-        meta: Maps their values to a grid callable's argument.
+    The twin passes values to Triton's launcher, whose writing into the parameter buffer (in Triton's `driver.c`) is
+    reproduced here. `meta` maps values of the free parameters `names` to a grid callable's argument.
     """
 
     def __init__(self, found: Handle, names: Sequence[str], meta: Callable[..., Mapping[str, Any]]) -> None:
@@ -112,10 +102,7 @@ class Twin:
     def differences(self, values: tuple[Any, ...], grid: Any, passed: tuple[Any, ...] | None) -> list[str]:
         """Where the C launcher would pass something else than the twin, as text.
 
-        Args:
-            values: Of the free parameters.
-            grid: As given by the caller, or as returned by a callable.
-            passed: What C would pass, from `passed_of` in `launch/c/submit.h`; None if nothing.
+        `passed` is from `passed_of` in `launch/c/submit.h`, None if nothing; `grid` is the caller's or its result.
         """
         if passed is None:
             return []

@@ -1,10 +1,9 @@
 """Translate a grid callable's bytecode into a small program, if it is only integer arithmetic over META.
 
-Most grids are: `lambda meta: (triton.cdiv(meta["M"], meta["BLOCK"]),)`. The C launcher evaluates such a program in a
-tenth of the time of a call. Names may be rebound: each launch compares every global, module attribute and the code of
-every called function again, and calls the callable if one differs, a value is not a plain integer, or something
-overflows. Callables with any other instruction (branches, loops, other calls, attributes of META) are always called,
-and so are all callables in a Python newer than `NEWEST`.
+Most grids are: `lambda meta: (triton.cdiv(meta["M"], meta["BLOCK"]),)`. The C launcher runs such a program in a tenth
+of a call's time. Each launch compares globals, module attributes and called functions again, and calls the callable if
+one differs, a value is not a plain integer, or something overflows. Callables with any other instruction, and all in a
+Python newer than `NEWEST`, are always called.
 """
 
 from __future__ import annotations

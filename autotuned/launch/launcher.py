@@ -56,14 +56,7 @@ class LazyDevice:
 
 
 def make(names: Sequence[str], spec: KeySpec, device: LazyDevice | None, shape: Shape | None) -> Launcher:
-    """The launch table for one tuned function.
-
-    Args:
-        names: The parameters that are not tuned, in order.
-        spec: What of a call is in its key.
-        device: Returns the current device's index; None if there is only one.
-        shape: How the kernel may be called; None for plain callables, which use the Python twin.
-    """
+    """The launch table for one tuned function; a `shape` of None is for plain callables, which use the Python twin."""
 
     def python() -> table.PyLauncher:
         return table.PyLauncher(names, spec, device.getter if device else None, places=shape is None)

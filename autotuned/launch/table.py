@@ -102,7 +102,7 @@ def is_plain_tensor(kind: type) -> bool:
 
 
 class Plan:
-    """The entries for calls with certain argument types, by signature, and two functions for these types.
+    """The entries for calls with certain argument types, by signature.
 
     `signature(values)` makes the signature; `find(values)` returns and counts its entry or None, and passes values of
     other types to the launcher.

@@ -49,35 +49,20 @@ def origin(name: str) -> Origin:
 
 
 class Choice(Frozen):
-    """The config to launch with, and why.
+    """The config to launch with, and why."""
 
-    Attributes:
-        config: The live `Config` object, including its hook.
-        origin: Where it came from.
-        record: The stored record, if any.
-        complete: Whether every candidate of the call was measured.
-        lasting: Whether later calls may use it without asking again.
-        where: The file it came from, as text.
-        key: The key it was tuned for, if not the call's; `note` says how they differ.
-        loud: Whether that deserves a warning.
-        conditions: Conditions of the measurement; None if not measured.
-        tried: Identities of the candidates in this process's searches behind it: those not reached in time are not
-            searched for again.
-        digest: Of the call's key, if one was made.
-    """
-
-    config: Any
+    config: Any  # the live `Config` object, including its hook
     origin: Origin
-    record: TuningRecord | None = None
-    complete: bool = True
-    where: str = ""
-    lasting: bool = True
-    key: Key | None = None
-    note: str = ""
-    loud: bool = False
-    conditions: Conditions | None = None
-    tried: frozenset[str] = frozenset()
-    digest: str = ""
+    record: TuningRecord | None = None  # the stored one, if any
+    complete: bool = True  # whether every candidate of the call was measured
+    where: str = ""  # the file it came from, as text
+    lasting: bool = True  # whether later calls may use it without asking again
+    key: Key | None = None  # that it was tuned for, if not the call's
+    note: str = ""  # how that key differs
+    loud: bool = False  # whether that deserves a warning
+    conditions: Conditions | None = None  # of the measurement
+    tried: frozenset[str] = frozenset()  # candidates of this process's searches: those not reached are not retried
+    digest: str = ""  # of the call's key, if one was made
 
     def __repr__(self) -> str:
         return f"Choice({self.config}; {self.why})"
@@ -94,39 +79,25 @@ class Choice(Frozen):
 
 
 class Look(Frozen):
-    """What one place has for a key: a choice, or why there is none.
-
-    Attributes:
-        problem: "absent", "damaged", "unreadable", "newer schema", "config gone", "weaker conditions" or "mode"; with
-            a choice, the problem of an earlier file.
-        detail: Details as text.
-        path: The file.
-    """
+    """What one place has for a key: a choice, or why there is none."""
 
     choice: Choice | None = None
+    # "absent", "damaged", "unreadable", "newer schema", "config gone", "weaker conditions" or "mode"; with a choice,
+    # the problem of an earlier file.
     problem: str = ""
     detail: str = ""
     path: str = ""
 
 
 class Live(dict[str, Any]):
-    """The live configs of a call by identity, in order.
+    """The live configs of a call by identity, in order."""
 
-    Attributes:
-        is_listed: False for members of a space, which are named as a search reaches them.
-        whole: False if some were left out because their grid launches nothing.
-        untuned: Identity of the config used without tuning: `default=`, else the first; None if unknown.
-        spare: The same, if it is not in the user's list: it must not stand in when the whole list failed.
-        said: What `default=` returned for the call, in a tuple; None if it was not called, or raised.
-        no_default: Why `default=` is missing here; "" if it is not.
-    """
-
-    is_listed = True
-    whole = True
-    untuned: str | None = None
-    spare: str | None = None
-    said: tuple[Any] | None = None
-    no_default = ""
+    is_listed = True  # False for members of a space, which are named as a search reaches them
+    whole = True  # False if some were left out because their grid launches nothing
+    untuned: str | None = None  # identity of the config used without tuning: `default=`, else the first
+    spare: str | None = None  # the same if not in the user's list: it must not stand in when the whole list failed
+    said: tuple[Any] | None = None  # what `default=` returned for the call; None if not called, or raised
+    no_default = ""  # why `default=` is missing here
 
     def join_untuned(self, identity: str, config: Any) -> None:
         """Add `default=`, last if it is not in the list."""

@@ -16,20 +16,13 @@ OTHERS = "*"  # in a tolerance: all other dtypes
 
 
 class Checked(Frozen):
-    """A reference that results were compared with, and how closely.
+    """A reference that results were compared with, and how closely."""
 
-    Attributes:
-        reference: The callable by its source, or the config that "first" stands for.
-        tolerance: By dtype, with `OTHERS`.
-        poison: True for arguments that are written and not read, or names.
-        restore: What was restored around the compared launches.
-    """
-
-    reference: Json
-    tolerance: Mapping[str, float]
+    reference: Json  # the callable by its source, or the config that "first" stands for
+    tolerance: Mapping[str, float]  # by dtype, with `OTHERS`
     equal_nan: bool
-    poison: bool | tuple[str, ...]
-    restore: Restore
+    poison: bool | tuple[str, ...]  # True for arguments that are written and not read, or names
+    restore: Restore  # what was restored around the compared launches
 
     def covers(self, needed: Checked) -> bool:
         """Whether a config that passes this check also passes `needed`."""
@@ -72,15 +65,10 @@ class Checked(Frozen):
 
 
 class Conditions(Frozen):
-    """Conditions of a measurement, or those that a call requires, with at most one check.
+    """Conditions of a measurement, or those that a call requires, with at most one check."""
 
-    Attributes:
-        restore: What was restored around the timed launches.
-        checks: Checks that the config passed.
-    """
-
-    restore: Restore = None
-    checks: tuple[Checked, ...] = ()
+    restore: Restore = None  # what was restored around the timed launches
+    checks: tuple[Checked, ...] = ()  # those that the config passed
 
     def to_json(self) -> dict[str, Json]:
         """As stored in records and config files."""

@@ -42,14 +42,10 @@ class _File:
 
 
 def run(root: Path, max_bytes: int | None = None, max_age_s: float | None = None) -> Freed:
-    """Remove old records, then the least recently used until the rest fits, and old leftovers.
+    """Remove old records, then the least recently used until `max_bytes` fits the rest, and old leftovers.
 
-    Locked records are kept, and files that cannot be removed stay.
-
-    Args:
-        root: The cache folder.
-        max_bytes: Total size of records; None for no limit.
-        max_age_s: Seconds since a record was last used (to a day) or written; None for no limit.
+    `max_age_s` counts from a record's last use (to a day) or writing. Locked records, and files that cannot be removed,
+    stay.
     """
     freed, now = Freed(), time.time()
     kept: list[_File] = []
@@ -167,11 +163,7 @@ def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
 
 
 def _remove_lock(file: _File, freed: Freed) -> None:
-    """Remove a lock file that was unused for a day, while holding it.
-
-    A process that has just opened it notices that the path changed, and opens the new file. The holder's file goes when
-    nobody holds the lock.
-    """
+    """Remove a lock file unused for a day, while holding it: a process that just opened it notices that."""
     with locks.if_free(Path(file.path.removesuffix(".holder"))) as free:
         if free:
             _remove_leftover(file, freed)

@@ -24,14 +24,9 @@ _MOST_BYTES = 16 << 20  # of identities of configs, some hundred bytes each
 class Journal:
     """The journal of one search: a small file that exists only between first launches, or after a crash.
 
-    Written under the key's lock. A file whose writer is alive on this machine says nothing about a crash. A config
-    whose first launch killed the process is not launched by the next search. One that was compiling may be blameless,
-    since others compiled at the same time and the process may have been killed: it is tried once more.
-
-    Attributes:
-        lost: Configs that cost a process its device.
-        crashed: Configs during whose first launch a process ended.
-        suspects: Configs that were compiling when a process ended; retried once, alone.
+    Written under the key's lock; a file whose writer is alive says nothing about a crash. A config whose first launch
+    killed the process (`crashed`), or that cost a process its device (`lost`), is not launched again. One that was
+    compiling (`suspects`) may be blameless, as others compiled at the same time: it is tried once more, alone.
 
     Args:
         path: The file; None for no journal.

@@ -26,14 +26,10 @@ _SETTLED_NS = 2_000_000_000  # some network file systems have a resolution of a 
 def all_records(
     kernel: str | None = None, quietly: bool = False, store: Path | None = None
 ) -> Iterator[tuple[Path, TuningRecord]]:
-    """Every readable record of the user's store, or of one kernel.
+    """Every readable record of the user's store, of one kernel in it, or of the `store` with another cache folder.
 
-    Sorted by kernel and digest; above `BLOCK` records of a kernel, sorted within each block.
-
-    Args:
-        kernel: A name, or None for all kernels.
-        quietly: Leave damaged records in place without a warning.
-        store: Another store's cache folder, listed for all kernels.
+    Sorted by kernel and digest; above `BLOCK` records of a kernel, sorted within each block. `quietly` leaves damaged
+    records in place without a warning.
     """
     for path in map(Path, _record_paths(kernel, store)):
         if (found := _read(path, quietly)) is not None:
@@ -102,14 +98,10 @@ def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[str, TuningRecord]]
 
 
 class _Known:
-    """What was read of one folder.
-
-    Attributes:
-        heads: By path, each with the file's stamp.
-        found: By requested number: the folder's stamp, if certain, and the answer.
-    """
+    """What was read of one folder."""
 
     def __init__(self) -> None:
+        # By path, with the file's stamp; and by requested number, with the folder's stamp, if certain.
         self.heads: dict[str, tuple[_Stamp, TuningRecord | None]] = {}
         self.found: dict[int, tuple[_Stamp | None, tuple[TuningRecord, ...]]] = {}
 

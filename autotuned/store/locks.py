@@ -54,22 +54,17 @@ _locks: dict[int, FileLock] = {}  # held by this process
 
 @contextmanager
 def locked(path: Path, between_processes: bool = True, timeout_s: float | None = None) -> Iterator[Lock]:
-    """Hold the lock at `path` in a `with` block, against threads and, with a lock file, processes.
+    """Hold the lock at `path` in a `with` block, against threads and, with a lock file, processes; yields the outcome.
 
-    Locks only save work: without the lock, after a timeout or if the file cannot be made, the block runs anyway. To
-    avoid deadlock, a thread that holds a lock tries a second one only once (a tuned host function may launch tuned
-    kernels).
-
-    While held, a file next to it names process, host and start time. The system frees the lock when its holder ends. A
-    forked child holds nothing.
+    Locks only save work: without the lock, after a timeout or if the file cannot be made, the block runs anyway. A
+    thread that holds a lock tries a second one only once, to avoid deadlock: a tuned host function may launch tuned
+    kernels. While held, a file next to it names process, host and start time. The system frees the lock when its holder
+    ends. A forked child holds nothing.
 
     Args:
         path: The lock file; never removed, since unlinking it would split the waiters.
         between_processes: False to lock threads of this process only, without a file.
         timeout_s: Longest wait in seconds; None for `LOCK_TIMEOUT_S`.
-
-    Yields:
-        Whether it is held.
     """
     held = _held.__dict__.setdefault("paths", [])
     if path in held:
@@ -173,11 +168,9 @@ def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
 
 
 def _check_held(path: Path) -> None:
-    """Distinguish a held lock from an unusable one: `filelock` retries on any error.
+    """Distinguish a held lock from an unusable one, since `filelock` retries on any error.
 
-    Raises:
-        OSError: The file cannot be opened.
-        NotImplementedError: This file system has no locks, so nobody holds it.
+    Raises OSError if the file cannot be opened, NotImplementedError if this file system has no locks.
     """
     try:
         import fcntl
@@ -268,11 +261,8 @@ def if_free(path: Path) -> Iterator[bool]:
 def claim(path: Path, stays: bool = False) -> Callable[[], None] | None:
     """Acquire a lock if it is free at once; returns its release function (for this thread), or None.
 
-    If locks are impossible here, the function does nothing: locks only save work.
-
-    Args:
-        stays: Keep the file. Otherwise it is removed on release, so a later holder must first check whether the work is
-            done.
+    If locks do not work here, the function does nothing. Unless the file `stays` it is removed on release, so a later
+    holder must first check whether the work is done.
     """
     try:
         disk.make_folder(path.parent)
@@ -296,16 +286,10 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def gpu_locked(device: str | None, patience_s: float = GPU_PATIENCE_S) -> Iterator[bool]:
-    """Be the only search of this user on this host that measures on a device, in a `with` block.
+    """Be the only search of this user on this host that measures on a device; yields whether it is.
 
-    Concurrent searches would distort each other's timings. After the timeout it measures anyway.
-
-    Args:
-        device: The device's name on this host; None if it cannot be shared.
-        patience_s: Longest wait in seconds.
-
-    Yields:
-        Whether no other search measures on it.
+    Concurrent searches would distort each other's timings; after `patience_s` seconds it measures anyway. A device of
+    None cannot be shared.
     """
     if device is None:
         yield True

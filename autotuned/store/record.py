@@ -30,25 +30,19 @@ def identity_of(config: Mapping[str, Json]) -> str:
 class Timing(Frozen):
     """The measurement of one config in microseconds; None where it failed.
 
-    Attributes:
-        config: Canonical form (`tunable.configs.to_json`).
-        samples: Number of samples.
-        low_us, high_us: 20th and 80th percentile.
-        status: "ok"; "same" if another config with the same binary was measured instead; "failed"; "wrong" if its
-            result failed `check=`; "crashed" if it was skipped because a process ended during its first launch.
-        error: The other config, the exception's type and text, or the difference.
-        passed, failed: Checks that found it right, and wrong; the status reflects the latest.
+    Status "same" means that another config with the same binary was measured instead, "wrong" that its result failed
+    `check=`, "crashed" that it was skipped because a process ended during its first launch.
     """
 
-    config: Mapping[str, Json]
+    config: Mapping[str, Json]  # canonical form (`tunable.configs.to_json`)
     median_us: float | None = None
-    low_us: float | None = None
-    high_us: float | None = None
+    low_us: float | None = None  # 20th percentile
+    high_us: float | None = None  # 80th percentile
     samples: int = 0
     status: str = "ok"
-    error: str | None = None
-    passed: tuple[Checked, ...] = ()
-    failed: tuple[Checked, ...] = ()
+    error: str | None = None  # the other config, the exception's type and text, or the difference
+    passed: tuple[Checked, ...] = ()  # checks that found it right; the status reflects the latest
+    failed: tuple[Checked, ...] = ()  # checks that found it wrong
 
     @property
     def identity(self) -> str:
@@ -87,11 +81,7 @@ class Timing(Frozen):
 
 
 class TuningRecord(Frozen):
-    """The stored result for one key; `winner` is None while the search is unfinished.
-
-    Attributes:
-        conditions: Conditions of the timings, and the checks that the winner passed.
-    """
+    """The stored result for one key; `winner` is None while the search is unfinished."""
 
     key: Key
     winner: Mapping[str, Json] | None
@@ -99,7 +89,7 @@ class TuningRecord(Frozen):
     quality: Quality
     timings: tuple[Timing, ...]
     provenance: Mapping[str, Json] = MappingProxyType({})
-    conditions: Conditions = Conditions()
+    conditions: Conditions = Conditions()  # of the timings, with the checks that the winner passed
 
     @property
     def is_doubtful(self) -> bool:

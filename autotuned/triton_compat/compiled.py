@@ -31,15 +31,9 @@ def _inspected() -> bool:
 
 
 def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
-    """Run a kernel's warm-up, but compile in an executor.
+    """Run a kernel's warm-up, but compile in an executor: Triton binds arguments and checks its table on this thread.
 
-    Triton binds arguments and checks its table on this thread; only LLVM runs in the executor.
-
-    Args:
-        executor: Its `submit` gets a function, unless Triton already has the kernel.
-
-    Returns:
-        The kernel, or an object whose `.result()` waits for it and adds it to Triton's table.
+    Returns the kernel, or an object whose `.result()` waits for it and adds it to Triton's table.
     """
     import triton
 
@@ -159,41 +153,29 @@ class EvictedError(Exception):
 
 
 class Handle(Frozen):
-    """A loaded kernel, and everything a launch without Triton's look-up relies on.
+    """A loaded kernel, and everything a launch without Triton's look-up relies on."""
 
-    Attributes:
-        kernel: Weak reference: Triton's cache owns the kernel and unloads it on eviction.
-        cache, cache_key: Where Triton's look-up finds it.
-        run, function, packed: Its launcher, driver handle and packed launch metadata.
-        pre_run, entering, leaving: Lists of hooks; `enter` and `leave` call the latter two.
-        holds: Whether everything else is as when the kernel was chosen: Triton's `run`, knobs, and the globals used.
-        watched: Dictionaries and types that `holds` checks, and `cache`.
-        stream_of: Returns a device's current stream.
-    """
-
-    kernel: Callable[[], Any]
+    kernel: Callable[[], Any]  # a weak reference: Triton's cache owns the kernel and unloads it on eviction
     device: int
-    cache: dict[str, Any]
+    cache: dict[str, Any]  # where Triton's look-up finds it, under `cache_key`
     cache_key: str
-    run: Callable[..., Any]
-    function: int
-    packed: Any
-    pre_run: list[Any]
-    entering: list[Any]
-    leaving: list[Any]
+    run: Callable[..., Any]  # its launcher
+    function: int  # the driver's handle
+    packed: Any  # launch metadata
+    pre_run: list[Any]  # hooks
+    entering: list[Any]  # hooks called by `enter`
+    leaving: list[Any]  # hooks called by `leave`
     enter: Any
     leave: Any
-    holds: Callable[[], bool]
-    watched: tuple[Any, ...]
-    stream_of: Callable[[int], int]
+    holds: Callable[[], bool]  # whether all else is unchanged: Triton's `run`, knobs, and the globals used
+    watched: tuple[Any, ...]  # dictionaries and types that `holds` checks, and `cache`
+    stream_of: Callable[[int], int]  # returns a device's current stream
 
 
 def handle(jit: Any, compiled: Any, device: int) -> Handle:
     """Prepare a direct launch of a compiled kernel.
 
-    Raises:
-        EvictedError: Triton's cache no longer holds it.
-        UnbindableError: Triton's internals are not as expected.
+    Raises EvictedError if Triton's cache no longer holds it, UnbindableError if Triton's internals are unexpected.
     """
     from triton.compiler.compiler import CompiledKernel
 

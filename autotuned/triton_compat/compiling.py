@@ -30,9 +30,7 @@ _begun = threading.Lock()
 def begin(before: Callable[[Any], None], after: Callable[[Any, float], None]) -> None:
     """Watch each compilation of this process; repeated calls do nothing.
 
-    Args:
-        before: Called with Triton's source before compiling; an exception aborts the compilation.
-        after: Called with the compiled source and the seconds it took.
+    `before` gets Triton's source, and an exception of it aborts the compilation; `after` gets source and seconds.
     """
     from triton.compiler import compiler
 

@@ -26,15 +26,11 @@ _PTXAS = (("TRITON_PTXAS_PATH", "ptxas"), ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas
 
 
 def of(arch: str, cache_dir: Path) -> dict[str, Json]:
-    """What compiles kernels for `arch`: Triton's version, a hash of all of it, and ptxas's version.
+    """What compiles kernels for `arch` (such as "sm_90"): Triton's version, a hash of all of it, and ptxas's version.
 
     Hashing libtriton takes 0.3 s, so the result is stored in `cache_dir` with the sizes and times of the hashed files;
     any change invalidates it. Within a process only ptxas, which runs for each kernel, is checked again. Errors are
     raised: two unknown fingerprints must not be equal.
-
-    Args:
-        arch: Such as "sm_90"; anything else has no ptxas.
-        cache_dir: Where to store the result; an unwritable folder only costs time.
     """
     tool = _ptxas(arch)
     now = _stat(tool) if tool else None
@@ -218,10 +214,7 @@ _INTERFACE = ("backends/nvidia/driver.py", "backends/nvidia/driver.c", "runtime/
 
 @lru_cache(maxsize=1)
 def launch_interface() -> str:
-    """A hash of the Triton files that define how compiled kernels are launched, in hex; "" if missing.
-
-    Forks with another launcher thus differ, whatever their version.
-    """
+    """A hash of the files that define how Triton launches compiled kernels, so that forks differ; "" if missing."""
     digest = hashlib.sha256()
     try:
         for name in _INTERFACE:

@@ -1,9 +1,8 @@
 """Run Triton's front end once for all configs of a search that differ only in options it does not read.
 
-From a kernel's syntax tree Triton builds IR in Python, which takes 15 to 40 ms under the GIL. Warps and stages do not
-affect it, unless the kernel asks for them. So one config's IR, as text, serves all configs with the same constants
-and is parsed in a millisecond. Reads of options are observed, not assumed, and the compiled result is the same to the
-byte.
+Building a config's IR takes 15 to 40 ms of Python under the GIL, and seldom depends on warps and stages. So one
+config's IR, as text, serves all configs with the same constants and is parsed in a millisecond. Reads of options are
+observed, not assumed, and the compiled result is the same to the byte.
 """
 
 from __future__ import annotations

@@ -19,10 +19,8 @@ def beneath(run: Any, function: int, packed: Any, places: Sequence[str]) -> tupl
     """The function that a launch without hooks calls, its leading arguments, and whether values follow one by one.
 
     Triton's launcher is 0.8 us of Python around a C function (3.6 to 3.9, Python 3.11). If it only passes its arguments
-    on, it is called once with a probe to learn how it calls the C function, which is then called directly.
-
-    Args:
-        places: Names of the leading arguments that change per launch, in the launcher's order.
+    on, it is called once with a probe to learn how it calls the C function, which is then called directly. `places` are
+    names of the leading arguments that change per launch.
     """
     itself = run, [*places, (function,), (packed,), (None,), (None,), (None,)], True
     kind = type(run)

@@ -23,21 +23,13 @@ _TOOLS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBDEVICE_
 
 
 class Specialization(Frozen):
-    """One binary of a kernel, as requested from Triton's compiler.
+    """One binary of a kernel, as requested from Triton's compiler."""
 
-    Attributes:
-        signature: Triton's type of each parameter, by name, in order; "constexpr" if compiled in.
-        constants: Compiled-in values by parameter path.
-        attrs: Assumptions about parameters by path, as lists of name and value, such as divisibility by 16.
-        options: Triton's back-end options.
-        arch: Compute capability as in Triton's target: 90.
-    """
-
-    signature: Mapping[str, Any]
-    constants: Mapping[tuple[int, ...], Any]
-    attrs: Mapping[tuple[int, ...], Any]
-    options: Any
-    arch: int
+    signature: Mapping[str, Any]  # Triton's type of each parameter, by name, in order; "constexpr" if compiled in
+    constants: Mapping[tuple[int, ...], Any]  # compiled-in values by parameter path
+    attrs: Mapping[tuple[int, ...], Any]  # assumptions by path, as names and values, such as divisibility by 16
+    options: Any  # Triton's back-end options
+    arch: int  # compute capability as in Triton's target: 90
 
 
 # Numbers passed unchanged by a launch; only Triton's launcher rounds half-precision ones.
@@ -97,19 +89,14 @@ class Specializer:
 
 
 class _Param(Frozen):
-    """A parameter, with Triton's rules for specializing arguments.
-
-    Attributes:
-        fixed: The annotated type; "" to use the argument's.
-        values, alignment: Whether arguments are specialized by these.
-    """
+    """A parameter, with Triton's rules for specializing arguments."""
 
     name: str
     default: Any
     constexpr: bool
     pointer: str
-    fixed: str
-    values: bool
+    fixed: str  # the annotated type; "" to use the argument's
+    values: bool  # whether arguments are specialized by value, and `alignment`
     alignment: bool
 
     @classmethod
@@ -243,10 +230,8 @@ def _same(one: Any, other: Any) -> bool:
 def changes_code(jit: Any = None) -> str:
     """What makes Triton compile other code than specialization and environment say; "" if nothing.
 
-    With knobs set by the user, hooks, or overrides of kernels, IR or tools, Triton decides, as without binaries.
-
-    Args:
-        jit: The kernel whose launch must also be Triton's own; None if only compilation matters.
+    With knobs set by the user, hooks, or overrides of kernels, IR or tools, Triton decides, as without binaries; with a
+    `jit`, also if its launch is not Triton's own.
     """
     from triton import knobs
 

@@ -27,20 +27,13 @@ EMPTY = inspect.Parameter.empty
 
 
 class Call(Frozen):
-    """One call of a tuned function.
+    """One call of a tuned function."""
 
-    Attributes:
-        args, kwargs: As given by the caller; pruners and hooks see this split.
-        arguments: All parameters that are not tuned, by name, in order, with defaults.
-        options: Launch options among the keywords, such as `num_warps`.
-        grid: As given by the caller; None for plain callables.
-    """
-
-    args: tuple[Any, ...]
+    args: tuple[Any, ...]  # as given by the caller, like `kwargs`; pruners and hooks see this split
     kwargs: Mapping[str, Any]
-    arguments: Mapping[str, Any]
-    options: Mapping[str, Any] = MappingProxyType({})
-    grid: Any = None
+    arguments: Mapping[str, Any]  # all parameters that are not tuned, by name, in order, with defaults
+    options: Mapping[str, Any] = MappingProxyType({})  # launch options among the keywords, such as `num_warps`
+    grid: Any = None  # as given by the caller; None for plain callables
 
     def full(self, config: Any) -> dict[str, Any]:
         """All arguments by name with the config's values, as passed to Triton's hooks."""
@@ -256,14 +249,9 @@ def is_empty_grid(sizes_of: Callable[[], Any]) -> bool:
 
 
 def refuse_grid(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exception) -> None:
-    """After a failed launch: explain errors caused by the grid, for which Triton's message is about its own code.
+    """After a failed launch: raise CallError if the grid caused it, since Triton's message is about its own code.
 
-    Args:
-        arguments: All arguments by name, with the config's; a callable grid is evaluated again.
-        error: The launch's exception.
-
-    Raises:
-        CallError: The grid is not a tuple or list of 1 to 3 integers, or requests an unknown name.
+    The grid must be a tuple or list of 1 to 3 integers, and a callable, which is called again, must use known names.
     """
     meta = _Meta(arguments)
     try:

@@ -318,13 +318,8 @@ def prune(
 ) -> list[Config]:
     """The configs left by the user's pruners, which may be generators and may return new configs.
 
-    Args:
-        named: Positional arguments by name, as passed to `early_config_prune`.
-        keywords: The call's keyword arguments.
-        seen: Receives the names of arguments that pruners may have read.
-
-    Raises:
-        PruningError: A pruner left nothing or returned something other than configs. Exceptions of a pruner pass.
+    `seen` receives the names of arguments that pruners may have read. Raises PruningError if a pruner leaves nothing or
+    returns something other than configs; exceptions of pruners pass.
     """
     left, seen = list(configs), set() if seen is None else seen
     if pruner.early is not None:
