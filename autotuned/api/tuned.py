@@ -167,9 +167,7 @@ class Tuned(Base, Autotuner, Named):
 
     @property
     def nargs(self) -> Any:
-        """The positional arguments, by name, of the call being decided on this thread, for pruners and hooks; else
-        None.
-        """
+        """The positional arguments, by name, of the call that this thread decides, for pruners and hooks."""
         return getattr(self._calls, "nargs", None)
 
     @nargs.setter
@@ -308,9 +306,7 @@ class Tuned(Base, Autotuner, Named):
         self.restore_value[:] = names
 
     def decided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any = None) -> Any:
-        """The config for a call, remembered, stored, or searched for if a grid is given; NotTunedError if there is
-        none.
-        """
+        """The config for a call, remembered, stored, or searched for if a grid is given; else NotTunedError."""
         call = self.tuner.call(args, kwargs, grid)
         if grid is not None:
             question, choice = self.tuner.tune(call)

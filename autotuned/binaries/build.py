@@ -17,9 +17,7 @@ from autotuned.tunable.call import Call
 
 
 class Built(Frozen):
-    """A variant with its machine code, or the `fault` that prevents it; `generic` if it assumes nothing about
-    arguments.
-    """
+    """A variant with its machine code, or the `fault`; `generic` if it assumes nothing about the arguments."""
 
     variant: Variant | None
     code: bytes

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 
 class Shelf(NamedTuple):
-    """A config file and the compiled kernels beside it, of which only those in `allowed`, named by its entries, are
-    loaded.
-    """
+    """A config file and the compiled kernels beside it; only those that its entries name are `allowed`."""
 
     path: str
     config: ConfigFile

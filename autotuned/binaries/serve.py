@@ -83,8 +83,8 @@ class Server:
     # -- finding -------------------------------------------------------------------------------------------------
 
     def code(self, device: Device) -> Code | None:
-        """What a binary must be compiled from; None if there can be none: no NVIDIA GPU, or values only this process
-        knows.
+        """What a binary must be compiled from; None without NVIDIA GPU, or if the code uses values of this process
+        only.
         """
         arch, tunable = specialization.arch_of(device.arch), self._tunable
         source = tunable.exact_source  # first: it finds what is `opaque`
@@ -128,9 +128,7 @@ class Server:
         return self._specializers[arch].of((), self._tunable.everything(call, config))
 
     def look(self, call: Call, part: Json, context: Mapping[str, Json], live: Candidates, needed: Conditions) -> Look:
-        """The choice of an entry with a binary for the call, whatever toolchain measured it; `part` is the key's call
-        part.
-        """
+        """The choice of an entry with a binary for the call (`part` of its key), whatever toolchain measured it."""
         device = self._tunable.device(call)
         shelves, text = self.shelves(device), canonical(part)
         if not shelves:
@@ -281,7 +279,7 @@ class Server:
         return {p.name: everything.get(p.name, p.default) for p in self._tunable.parameters}
 
     def launching(self, bound: Callable[[tuple[Any, ...], Any], Call], config: Any, otherwise: Any) -> Any:
-        """A launch that looks up a binary for the `bound` call each time, `otherwise` lets Triton launch."""
+        """A launch that looks up a binary each time, for the call that `bound` makes, and falls back on `otherwise`."""
 
         def run(values: tuple[Any, ...], grid: Any) -> Any:
             call = bound(values, grid)

@@ -238,9 +238,7 @@ class Variant(Frozen):
 
     @property
     def launch(self) -> dict[str, Json]:
-        """Options and metadata in one, as in Triton's compiled kernels; metadata wins, since the compiler may change an
-        option.
-        """
+        """Options and metadata in one, as in Triton's kernels; metadata wins, since compiling may change options."""
         return {**self.form.options, **self.metadata}
 
 

@@ -115,7 +115,8 @@ def take_out(keys: Sequence[Key], path: Path) -> None:
     """Remove a kernel's keys from a config file, and the binaries that only they name.
 
     Raises:
-        ConfigFileError, BinaryError: One of the two cannot be changed; if it is the binaries, they stay as they are.
+        ConfigFileError, BinaryError: One of the two cannot be changed; binaries of a newer version stay with their
+            file.
         OSError: It cannot be read or written.
     """
     beside = path_beside(path, keys[0].kernel)

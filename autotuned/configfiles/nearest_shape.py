@@ -89,9 +89,7 @@ class _Step(NamedTuple):
 
 
 class _Walk:
-    """A heap of what lies ahead; steps come before items at the same distance, since they may lead to equally near
-    ones.
-    """
+    """A heap of what lies ahead; steps come before equally distant items, since more such items may follow."""
 
     def __init__(self, ours: Sequence[tuple[tuple[str, int], float]]) -> None:
         self._ours = ours

@@ -40,9 +40,7 @@ _EXCUSED = (
 
 
 class StockCall(Call):
-    """A call whose hooks get what Triton passes them: positional arguments by name, keywords with the grid, the
-    config's values.
-    """
+    """A call whose hooks get what Triton passes them: arguments by name, the grid, and the config's values."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]

@@ -157,9 +157,7 @@ class Offered(NamedTuple):
 
 
 def contests(files: Iterable[tuple[Path, ConfigFile]], found: Found, device: Any) -> Iterator[Contest]:
-    """Time the choices, exact or of the nearest shape, that the files give a kernel's cases; DeviceLostError as in a
-    search.
-    """
+    """Time the choices, exact or of the nearest shape, that files give a kernel's cases; may raise DeviceLostError."""
     files = list(files)
     for generator in found.tuned.cases:
         for case in generator(device):

@@ -43,9 +43,7 @@ class Pruned:
 
 @dataclass
 class PruneResult:
-    """The entries removed (or to be removed, in a dry run), how many are kept, and the faults of files left as they
-    are.
-    """
+    """The entries removed (or to be removed, in a dry run), how many are kept, and faults in the files."""
 
     entries: list[Pruned] = field(default_factory=list)
     kept: int = 0

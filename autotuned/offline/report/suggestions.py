@@ -118,9 +118,7 @@ def _failing(kernels: Iterable[Summary]) -> Iterator[Suggestion]:
 
 
 def worst(cases: Iterable[ReportCase], most: int) -> list[ReportCase]:
-    """The cases to look at first: slower than untuned, then noisy, then least gain; interpreted ones only if there are
-    no others.
-    """
+    """The cases to look at first: slower than untuned, then noisy, then least gain; interpreted ones last."""
     found = list(cases)
     known = [case for case in found if not case.is_interpreted] or found
     loses = [(case.vs_default or 1.0) < SLOWER for case in known]

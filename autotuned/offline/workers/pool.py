@@ -120,7 +120,7 @@ class Pool:
             )
 
     def _abandon(self, model: str) -> bool:
-        """Fail a kind's remaining cases; False if there are none to tell it by."""
+        """Fail a kind's remaining cases; False if it has none."""
         queue, mine = self._queues[model], [slot for slot in self._slots if slot.model == model]
         why = "".join(f"; {slot.name}: {slot.gone or 'waits for its slot'}" for slot in mine)
         queue.listed, cases = True, queue.drop()
@@ -287,9 +287,7 @@ class Pool:
     # -- when one ends -------------------------------------------------------------------------------------------
 
     def _ended(self, slot: Slot, ending: Ending) -> None:
-        """Exclude the config that ended a process, requeue its case, and start a new process; AutotunedError if none
-        may start.
-        """
+        """Exclude the config that ended a process, requeue its case, and restart; AutotunedError if no device is left."""
         assert slot.process is not None
         slot.process.kill()
         self._excluded.setdefault(slot.doing.digest, {}).update(ending.blamed)
