@@ -48,7 +48,7 @@ def say_measured(function: str, config: Any) -> None:
 
 
 def timings(record: TuningRecord, live: Iterable[Any], kernel: str) -> dict[Any, list[float]]:
-    """A record in Triton's form: config (a `live` one, if equal) -> median, 20th and 80th percentile in ms or infinity."""
+    """A record in Triton's form: `live` config, if equal -> median, 20th and 80th percentile in ms or infinity."""
     by_identity = {configs.identity(config, kernel, opaque.spell): config for config in live}
     return {by_identity.get(timing.identity) or _config(timing.config): _times(timing) for timing in record.timings}
 

@@ -346,12 +346,11 @@ def likely(key: Key, candidates: Candidates, factors: nearest_shape.Factors) -> 
 
 
 def _best(offers: Iterable[Offer], candidates: Candidates, needed: Conditions, origin: Origin, strict: bool) -> Look:
-    serving = ("accept",) if strict else ("accept", "warn")
     refused = ""
     for offer in offers:
         config = candidates.get(offer.entry.identity)
         lack = conditions.lack(offer.entry.conditions, needed)
-        if config is not None and offer.verdict.action in serving and not lack:
+        if config is not None and offer.verdict.serves(strict) and not lack:
             loud = offer.verdict.action == "warn" or origin is Origin.NEAREST
             choice = Choice(config, origin, where=offer.path, note=offer.note, key=offer.key, loud=loud)
             return Look(choice.replace(conditions=offer.entry.conditions))

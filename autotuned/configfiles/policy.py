@@ -157,6 +157,10 @@ class Verdict:
         """What differs, in a line."""
         return "; ".join(self.notes)
 
+    def serves(self, strict: bool) -> bool:
+        """Whether the choice may serve, in mode "strict" or another."""
+        return self.action == "accept" or (self.action == "warn" and not strict)
+
 
 def judge(ours: Json, theirs: Json, actions: Policy) -> Verdict | None:
     """A policy's verdict on a choice made in the context `theirs`; None if contexts differ in what no policy allows."""

@@ -29,10 +29,9 @@ def look_rule(
         answer = offer.rule.answer(offer.values, allowed.bound)
         config = None if answer.leaf is None else candidates.get(offer.rule.identities[answer.leaf.config])
         lack = conditions.lack(offer.rule.conditions, needed)
-        serving = offer.verdict.action == "accept" or (offer.verdict.action == "warn" and not strict)
         if answer.bound is None or answer.bound > allowed.bound:
             said = answer.words
-        elif not serving:
+        elif not offer.verdict.serves(strict):
             said = f"{offer.verdict.words}; policy {offer.verdict.action!r}"
         elif lack:
             said = f"measured {lack}"
@@ -51,10 +50,10 @@ def answering(key: Key, within: Within | None, strict: bool) -> tuple[RuleOffer,
     """The rule that `look_rule` picks if its config is a candidate, its allowed loss, and the index of its config."""
     for offer in _rules(key):
         allowed = allowed_by(within, offer.held.policy, strict)
-        serving = offer.verdict.action == "accept" or (offer.verdict.action == "warn" and not strict)
-        place = offer.rule.config(offer.values, allowed.bound) if allowed is not None and serving else None
-        if allowed is not None and place is not None:
-            return offer, allowed, place
+        if allowed is not None and offer.verdict.serves(strict):
+            place = offer.rule.config(offer.values, allowed.bound)
+            if place is not None:
+                return offer, allowed, place
     return None
 
 

@@ -9,14 +9,11 @@ import typer
 from autotuned.store import layout, listing
 
 from .. import terminal
-from ..views.names import complete
+from ..views.names import Kernel
 
 
 def clear(
-    kernel: Annotated[
-        str | None,
-        typer.Argument(metavar="KERNEL", autocompletion=complete, help="Only this kernel: its name, or the end of it."),
-    ] = None,
+    kernel: Kernel = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: terminal.AsJson = False,
 ) -> None:

@@ -19,7 +19,7 @@ from autotuned.recording import file
 from autotuned.store import layout, listing
 
 from .. import terminal
-from ..views.names import OnlyKernel, complete, kernel_of, recording_of
+from ..views.names import Kernel, OnlyKernel, kernel_of, recording_of
 
 HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality=", "key?")
 UNUSED_HEADERS = ("kernel~=", "call~", "config~", "toolchain=", "source=", "key?")
@@ -28,10 +28,7 @@ TABLE_ROWS = 200  # the rest is written line by line; one table of all would tak
 
 
 def list_(
-    kernel: Annotated[
-        str | None,
-        typer.Argument(metavar="KERNEL", autocompletion=complete, help="Only this kernel: its name, or the end of it."),
-    ] = None,
+    kernel: Kernel = None,
     unused: Annotated[bool, typer.Option("--unused", help="Choices that a recording never used.")] = False,
     missing: Annotated[bool, typer.Option("--missing", help="Calls of a recording that are not tuned.")] = False,
     recorded: Annotated[

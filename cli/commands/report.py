@@ -16,7 +16,7 @@ from autotuned.offline.report.reported import ReportCase, Summary, by_kernel
 from autotuned.offline.report.usage import Usage
 
 from .. import terminal
-from ..views.names import OnlyKernel, complete, kernel_of
+from ..views.names import Kernel, OnlyKernel, kernel_of
 
 CASES = (
     "call~", "config~", "device~=", "toolchain=", "source=",
@@ -31,10 +31,7 @@ ROWS = 100  # of a table
 
 
 def report(
-    kernel: Annotated[
-        str | None,
-        typer.Argument(metavar="KERNEL", autocompletion=complete, help="Only this kernel: its name, or the end of it."),
-    ] = None,
+    kernel: Kernel = None,
     named: OnlyKernel = None,
     device: terminal.OnlyDevice = None,
     triton: terminal.OnlyTriton = None,

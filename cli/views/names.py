@@ -22,6 +22,10 @@ def complete(incomplete: str) -> list[str]:
     return whole or sorted(end for end in ends if end.startswith(incomplete))
 
 
+Kernel = Annotated[
+    str | None,
+    typer.Argument(metavar="KERNEL", autocompletion=complete, help="Only this kernel: its name, or the end of it."),
+]
 OnlyKernel = Annotated[
     str | None, typer.Option("--kernel", metavar="NAME", autocompletion=complete, help="The same as KERNEL.")
 ]

@@ -287,7 +287,7 @@ class Pool:
     # -- when one ends -------------------------------------------------------------------------------------------
 
     def _ended(self, slot: Slot, ending: Ending) -> None:
-        """Exclude the config that ended a process, requeue its case, and restart; AutotunedError if no device is left."""
+        """Exclude the config that ended a process, requeue its case, and restart; AutotunedError without a device."""
         assert slot.process is not None
         slot.process.kill()
         self._excluded.setdefault(slot.doing.digest, {}).update(ending.blamed)
