@@ -135,7 +135,7 @@ def test_a_rule_that_git_put_together_of_two_serves_nobody_and_merge_takes_it_ou
     assert len(json.loads(merged)["rules"][0]["configs"]) == 4  # it is JSON, and the leaves are of others
     path.write_text(merged)
     [fault] = [one for one in autotuned.check(folder).faults if "digest" in str(one)]
-    assert "The rule is left out; `autotuned compress` writes it anew" in str(fault)
+    assert "The rule is left out; `autotuned compress` rewrites it" in str(fault)
     lookup.register_configs(folder)
     assert find(key(641)) is None and find(key(512)).origin is Origin.FILE
     assert len([line for line in lines(caplog) if "digest" in line]) == 1
