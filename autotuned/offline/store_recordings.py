@@ -33,8 +33,9 @@ class StoreTail:
     def __init__(self, url: str) -> None:
         self._place = place(url, **env.store_settings())
         if self._place.key is None and not self._place.url.startswith("file://"):
-            problem = f"expected AUTOTUNED_STORE_KEY, since recordings name code, got none for {self._place.words}"
-            raise OptionError(f"calls: {problem}.", option="calls", problem=problem)
+            got = f"no AUTOTUNED_STORE_KEY for {self._place.words}"
+            text = f"calls: expected signed recordings, since they name code, got {got}. Set it here and there."
+            raise OptionError(text, option="calls", problem=got)
         self._backend = client.backend_of(self._place)
         self._said: set[str] = set()
         self._seen: dict[str, bytes] = {}
@@ -75,7 +76,7 @@ class StoreTail:
             content = self._place.open(name, data)
         except StoreError as error:
             message = "a recording in the shared store %s is not used (%s); this is said once."
-            env.warn_once("unverified", message, self._place.words, self._place.scrubbed(error), said=self._said)
+            env.warn_once("recording", message, self._place.words, self._place.scrubbed(error), said=self._said)
             gathered.strange = 1
             return gathered
         for line in filter(bytes.strip, content.split(b"\n")):
