@@ -182,8 +182,8 @@ class _Trial:
                 leaf, one = grown.leaves[leaf_of[row]], known[leaf_of[row]]
                 if one is not None and not leaf.guesses:
                     found.append((min(self._losses[row, leaf.config], 1e6), one.bound, numbers[row]))
-        columns = np.asarray(found, dtype=float).reshape(-1, 3).T
-        return bounds.correction(*columns, within=self._within)
+        lost, promised, bands = np.asarray(found, dtype=float).reshape(-1, 3).T
+        return bounds.correction(lost, promised, bands, self._within)
 
     def _best_size(self) -> int:
         """The number of leaves with the least cost of calls left out; of about as good ones the least."""

@@ -172,7 +172,9 @@ def test_a_recording_that_the_key_does_not_verify_is_left_out_and_said_once(stor
 
 def test_recordings_name_code_and_without_a_key_only_a_folder_is_followed(store, monkeypatch):
     monkeypatch.delenv("AUTOTUNED_STORE_KEY")
-    with pytest.raises(OptionError, match="expected signed recordings, since they name code, got no AUTOTUNED_STORE_KEY"):
+    with pytest.raises(
+        OptionError, match="expected signed recordings, since they name code, got no AUTOTUNED_STORE_KEY"
+    ):
         autotuned.follow("redis://user:hush@127.0.0.1:1/0")
     assert StoreTail(store).calls == {}
 
