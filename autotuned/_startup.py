@@ -8,8 +8,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from typing import Protocol as Protocol
+
     from typing_extensions import Self, dataclass_transform
 else:
+    Protocol = object  # defining a protocol takes as long as importing a module
 
     def dataclass_transform(**_options):  # for type checkers; in `typing` only from Python 3.11 on
         return lambda cls: cls

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping
-from types import TracebackType
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from autotuned import disk, errors
@@ -52,9 +51,7 @@ class Agreement:
     def __enter__(self) -> Agreement:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -117,9 +114,8 @@ class Agreement:
             limit_s = min(VOTE_S, self._ranks.timeout_s)
             if self._wait(name, limit_s, "the other ranks' votes", self._all_voted(name)) is None:
                 return self._decide(name, question, alone, lambda: alone.decide(question))
-        said = self._wait(
-            name, self._ranks.timeout_s, f"rank {self._leader(name)}, which tunes `{question.key.kernel}`"
-        )
+        what = f"rank {self._leader(name)}, which tunes `{question.key.kernel}`"
+        said = self._wait(name, self._ranks.timeout_s, what)
         if said is None:
             raise self._too_late(question, f"rank {self._leader(name)}, which searches, did not finish")
         return self._take(name, said, question, alone)
@@ -195,9 +191,8 @@ class Agreement:
             connection.keep(merged, again=question.fresh)
         winner = record.identity_of(merged.winner or {})
         tried = frozenset(question.live)
-        return Choice(
-            question.live[winner], Origin.SEARCH, merged, tried=tried, conditions=sources.under(merged, winner)
-        )
+        under = sources.under(merged, winner)
+        return Choice(question.live[winner], Origin.SEARCH, merged, tried=tried, conditions=under)
 
     def _too_late(self, question: Question, what: str) -> SyncError:
         return SyncError(
@@ -220,11 +215,9 @@ class Agreement:
         self._compared += 1
         place, mine = f"choices/{self._compared}", tuner.choices()
         said = {key.digest: [key.kernel, identity] for key, identity in mine.items()}
-        self._ranks.publish(f"{place}/{self._ranks.rank}", disk.text(said))
         found: dict[str, tuple[int, list[str]]] = {}
         different: list[tuple[list[str], str]] = []
-        for rank in range(self._ranks.size):
-            theirs = self._wait(f"{place}/{rank}", self._ranks.timeout_s, f"the choices of rank {rank}")
+        for rank, theirs in enumerate(self._of_all(place, said, "the choices of rank {}")):
             if theirs is None:
                 raise SyncError(
                     f"sync: expected the choices of every rank within {self._ranks.timeout_s:g} s, got none from rank "
@@ -272,16 +265,21 @@ class Agreement:
 
     def _gathered(self, what: str, mine: Json) -> list[Json]:
         """What each rank says at this refresh, in order of ranks."""
-        place, size, limit_s = f"refresh/{self._refreshed}/{what}", self._ranks.size, self._ranks.timeout_s
-        self._ranks.publish(f"{place}/{self._ranks.rank}", disk.text(mine))
-        said = [self._wait(f"{place}/{rank}", limit_s, f"rank {rank}, to refresh together") for rank in range(size)]
+        said = list(self._of_all(f"refresh/{self._refreshed}/{what}", mine, "rank {}, to refresh together"))
         if None in said:
             raise SyncError(
-                f"refresh: expected every rank within {limit_s:g} s, got nothing from rank {said.index(None)} (rank "
-                f"{self._ranks.rank} of {size}). Let every rank call autotuned.refresh() at the same point.",
+                f"refresh: expected every rank within {self._ranks.timeout_s:g} s, got nothing from rank "
+                f"{said.index(None)} (rank {self._ranks.rank} of {self._ranks.size}). Let every rank call "
+                "autotuned.refresh() at the same point.",
                 kernel="",
             )
         return said
+
+    def _of_all(self, place: str, mine: Json, what: str) -> Iterator[Json]:
+        """Publish something and yield that of each rank in order; None if it is not there in time."""
+        self._ranks.publish(f"{place}/{self._ranks.rank}", disk.text(mine))
+        for rank in range(self._ranks.size):
+            yield self._wait(f"{place}/{rank}", self._ranks.timeout_s, what.format(rank))
 
     # -- messages ------------------------------------------------------------------------------------------------
 

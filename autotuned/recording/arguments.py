@@ -36,7 +36,7 @@ def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
     Raises:
         EncodingError: A value has no JSON form, such as a function or a user's object.
     """
-    memories, values = _Memories(), {}
+    memories = _Memories()
     for name, value in arguments.items():
         try:
             memories.add(value)
@@ -46,8 +46,7 @@ def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
                 "that contains itself or is nested too deeply.",
                 where=f"argument {name!r}",
             ) from None
-    for name, value in arguments.items():
-        values[name] = _describe(value, f"argument {name!r}", memories)
+    values = {name: _describe(value, f"argument {name!r}", memories) for name, value in arguments.items()}
     return {"memories": memories.to_json(), "values": values}
 
 
@@ -88,7 +87,6 @@ class _Memories:
         self._devices: dict[tuple[str, int], str] = {}
 
     def add(self, value: Any) -> None:
-        """Add the tensors of an argument."""
         if is_tensor(value):
             place, start = _place(value), _address(value)
             span = self._spans.setdefault(place, [start, start])
@@ -150,11 +148,7 @@ def _address(tensor: Any) -> int:
 
 def _extent(tensor: Any) -> int:
     """Bytes from a tensor's first element to the end of its last."""
-    shape = tuple(tensor.shape)
-    if 0 in shape:
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(shape, strides_of(tensor)))
-    return int((last + 1) * tensor.itemsize)
+    return int(tensors.elements(tuple(tensor.shape), strides_of(tensor)) * tensor.itemsize)
 
 
 def _describe(value: Any, where: str, memories: _Memories) -> Json:
@@ -246,8 +240,6 @@ def _array(tensor: Any) -> Any:
 
 
 class _Made:
-    """Memories like the described ones, and tensors in them."""
-
     def __init__(self, described: Json, device: Any) -> None:
         self.described = tensors.memories(described, device)
         self._rooms = [_allocate(memory, device) for memory in self.described]

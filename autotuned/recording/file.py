@@ -24,22 +24,14 @@ _FIELDS = {"schema": int, "kernel": str, "target": str, "key": dict, "arguments"
 
 @dataclass
 class RecordedCall:
-    """A distinct call.
+    """A distinct call."""
 
-    Attributes:
-        kernel: Name of the kernel. `target`: where to import it from, as for `autotuned tune`.
-        key: In the context in which it was made.
-        arguments: From `arguments.describe`; positional ones are named by position.
-        grid: From `grids`; None for plain callables.
-        count: How often it was made.
-    """
-
-    kernel: str
-    target: str
-    key: Key
-    arguments: Json
-    grid: Json
-    count: int = 1
+    kernel: str  # name of the kernel
+    target: str  # where to import it from, as for `autotuned tune`
+    key: Key  # in the context in which it was made
+    arguments: Json  # from `arguments.describe`; positional ones are named by position
+    grid: Json  # from `grids`; None for plain callables
+    count: int = 1  # how often it was made
 
     def to_json(self) -> dict[str, Json]:
         """Its line in the file, without the count."""
@@ -107,16 +99,11 @@ def read(path: Path) -> list[RecordedCall]:
 
 
 class Gathered:
-    """The merged lines of a recording.
-
-    Attributes:
-        calls: Distinct calls by identity, with their counts.
-        strange: Number of invalid lines.
-    """
+    """The merged lines of a recording."""
 
     def __init__(self) -> None:
-        self.calls: dict[str, RecordedCall] = {}
-        self.strange = 0
+        self.calls: dict[str, RecordedCall] = {}  # distinct calls by identity, with their counts
+        self.strange = 0  # number of invalid lines
         self._more: dict[str, int] = {}  # counts of calls whose own line comes later
         self._schemas: set[int] = set()
 

@@ -9,10 +9,9 @@ from autotuned.typed_json import Fallback, Json, canonical, encode
 
 
 def describe(grid: Any, arguments: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], spell: Fallback) -> Json:
-    """The grid of a call as JSON: `{"sizes": [...]}`, or a callable's answer for each config.
+    """The grid of a call as JSON: `{"sizes": [...]}`, or a callable's answer for each config; None without a grid.
 
     Args:
-        grid: As the caller gave it; None for plain callables.
         arguments: All arguments by name, with the kernel's defaults.
         configs: The parameters that each candidate sets. One for which the callable raises has no grid.
         spell: Encodes values that typed JSON does not know.
@@ -41,12 +40,7 @@ def _spelled(settings: Mapping[str, Any], spell: Fallback) -> str:
 
 
 class Rebuilt:
-    """The grid of a recorded call, for launching.
-
-    Args:
-        form: What `describe` returned.
-        spell: As for `describe`.
-    """
+    """The grid of a recorded call, for launching."""
 
     def __init__(self, form: Json, spell: Fallback) -> None:
         self._spell = spell

@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from autotuned import env
 from autotuned.errors import EncodingError, RecordingError
@@ -26,21 +26,14 @@ from autotuned.resolve.chooser import Chooser
 from autotuned.triton_compat import kernel
 from autotuned.tunable.call import EMPTY, Call
 
+if TYPE_CHECKING:
+    from autotuned.resolve.tuner import Tuner
+
 log = logging.getLogger("autotuned")
 
 _refused: set[Path] = set()  # files of AUTOTUNED_RECORD that cannot be written, to warn once
 FLUSH_S, FLUSH_SHARE = 1.0, 0.05  # interval of writing counts: this long, plus this share of the run time
 Grids = dict[Any, "Counter"]  # sizes, or None for a callable -> the counter
-
-
-class Source(Protocol):
-    """What the recorder needs of a tuner."""
-
-    chooser: Chooser
-    names: tuple[str, ...]
-
-    def rebound(self, values: tuple[Any, ...], grid: Any) -> Call:
-        """The call with these values of the untuned parameters."""
 
 
 class Counter:
@@ -67,7 +60,7 @@ class Recorder:
         self._writer = Writer(path)
         self._lock = threading.Lock()
         self._counters: dict[str, Counter] = {}
-        self._tables: weakref.WeakKeyDictionary[Source, _Table] = weakref.WeakKeyDictionary()
+        self._tables: weakref.WeakKeyDictionary[Tuner, _Table] = weakref.WeakKeyDictionary()
         self._start = time.monotonic()
         self._stopped = threading.Event()
         self._failed: set[str] = set()
@@ -100,7 +93,10 @@ class Recorder:
             more = {c.identity: c.total - c.told for c in self._counters.values() if c.total > c.told}
             for counter in self._counters.values():
                 counter.told = counter.total
-            self._attempt("counts", lambda: self._writer.more(more))
+            try:
+                self._writer.more(more)
+            except Exception as error:  # recording must not fail the user's program
+                self._say("counts", error)
 
     def close(self) -> None:
         """Write the remaining counts and close the file."""
@@ -111,13 +107,6 @@ class Recorder:
             self._counters.clear()
             self._writer.close()
 
-    def _attempt(self, what: str, action: Callable[[], None]) -> None:
-        """Call `action`, logging an error once: recording must not fail the user's program."""
-        try:
-            action()
-        except Exception as error:
-            self._say(what, error)
-
     def _say(self, what: str, error: Exception) -> None:
         if what not in self._failed:
             self._failed.add(what)
@@ -125,7 +114,7 @@ class Recorder:
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    def watched(self, tuner: Source, bound: Bound) -> Bound:
+    def watched(self, tuner: Tuner, bound: Bound) -> Bound:
         """The same launch, counted; it goes through Python while recording.
 
         A bound launch serves one entry of the launch table, so its calls differ only in their grids; with a bucket
@@ -145,7 +134,7 @@ class Recorder:
 
         return Bound(bound.config, run)
 
-    def note(self, tuner: Source, call: Call) -> Counter | None:
+    def note(self, tuner: Tuner, call: Call) -> Counter | None:
         """Count a call; the first of its kind is described and written."""
         what = f"a call of `{tuner.chooser.tunable.name}` is left out"
         try:
@@ -157,7 +146,7 @@ class Recorder:
             self._say(what, error)
             return None
 
-    def _note(self, tuner: Source, call: Call) -> Counter:
+    def _note(self, tuner: Tuner, call: Call) -> Counter:
         table, values = self._table(tuner), tuple(call.arguments.values())
         plain = not call.options and tuple(call.arguments) == tuner.names
         seen: Any = table.find(values) if plain else None
@@ -185,7 +174,7 @@ class Recorder:
                 counter.total += 1
         return counter
 
-    def _table(self, tuner: Source) -> _Table:
+    def _table(self, tuner: Tuner) -> _Table:
         """Maps arguments, as the launch table does, to the counters of their grids."""
         table = self._tables.get(tuner)
         if table is None or table.of_names != tuner.names:

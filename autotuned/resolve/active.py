@@ -6,16 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from typing import Protocol
+from autotuned._startup import Protocol
 
+if TYPE_CHECKING:
     from autotuned.key.key import Key
     from autotuned.resolve.request import Question
     from autotuned.store.choice import Choice
     from autotuned.tunable.call import Call
     from autotuned.typed_json import Json
-else:
-    Protocol = object  # defining a protocol is slow
 
 
 class Agreement(Protocol):

@@ -192,7 +192,7 @@ class Chooser:
         """
         self.tunable.device(call)  # without a GPU this raises an error that says what to do
         start = time.perf_counter()
-        pinned = self._allowed(call, pinned, self.state.warn_once)
+        pinned = self._allowed(call, pinned)
         live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
         if mode == "off" and len(live) > 1 and self.options.default is None:
@@ -200,24 +200,21 @@ class Chooser:
         choice = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
         question = self.question(call, live, mode, search=search) if choice is None else None
         self.state.lookup_s += time.perf_counter() - start
-        asked = () if question is None else (question.key, question.needed)
+        asked: tuple[Any, ...] = ()
         if question is not None:
-            choice = self.answer(question)
+            choice, asked = self.answer(question), (question.key, question.needed)
         assert choice is not None
         # A signature does not say which configs the grid left out, so do not bind such a choice.
         return Chosen(call, choice if live.whole else choice.replace(lasting=False), live, *asked)
 
-    def _allowed(self, call: Call, pinned: Any, say: Callable[..., None] | None = None) -> Any:
+    def _allowed(self, call: Call, pinned: Any, warns: bool = True) -> Any:
         """The pin, or None if the pruner drops it for this call: the cache's key may be coarser than the pruner."""
         if pinned is None or self.allows(call, pinned, {}):
             return pinned
-        if say is not None:
-            message = (
-                "`%s`: expected a pin in .cache that the pruner allows, got one that it drops for key %s (%s): others "
-                "are used. Name in key= what the pruner reads, or pin another config."
-            )
-            key = self.key(call)
-            say("pin", message, key.kernel, key.digest[:12], pinned)
+        if warns:
+            key, message = self.key(call), "`%s`: expected a pin in .cache that the pruner allows, got one that it "
+            message += "drops for key %s (%s): others are used. Name in key= what the pruner reads, or pin another."
+            self.state.warn_once("pin", message, key.kernel, key.digest[:12], pinned)
             events.emit("refuse", key.kernel, key.digest, 0.0, f"a pin that the pruner drops: {pinned}")
         return None
 
@@ -265,12 +262,10 @@ class Chooser:
 
     def explain(self, call: Call, pinned: Any = None) -> Explanation:
         """Which origin answers a call and why earlier ones do not; without searching, launching or moving files."""
-        mode, name = env.current_mode(), self.tunable.name
-        pinned = self._allowed(call, pinned)
+        mode, pinned = env.current_mode(), self._allowed(call, pinned, warns=False)
         live = self.candidates(call) if pinned is None else {}
-        known = self._without_key(call, live, mode, pinned)
-        if known is not None:
-            return explain.without_key(name, mode, known, self.label(known.config))
+        if (known := self._without_key(call, live, mode, pinned)) is not None:
+            return explain.without_key(self.tunable.name, mode, known, self.label(known.config))
         question = self.question(call, live, mode)
         places, ending = self._places(question), self._ending(question)
         found = explain.of_call(question, places, ending, self.state.keeps(question.key), self.options.spec.buckets)
@@ -340,11 +335,12 @@ class Chooser:
         identity = self.state.identity(choice.config)
         if identity in self.state.excluded.of(key.digest):
             raise error
-        self.state.excluded.add(key.digest, identity, exclusions.Reason.NOT_LAUNCHED, failures.describe(error))
+        why = failures.describe(error)
+        self.state.excluded.add(key.digest, identity, exclusions.Reason.NOT_LAUNCHED, why)
         self.state.choices.pop(key, None)
         if active.agreements:
             active.agreements[-1].leave(key)
-        where, why = choice.where or choice.origin.name, failures.describe(error)
+        where = choice.where or choice.origin.name
         events.emit("refuse", key.kernel, key.digest, 0.0, f"{choice.config} ({where}): {why}")
         message = "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this."
         log.warning(message, key.kernel, choice.config, where, why)

@@ -196,16 +196,13 @@ def ask(places: Sequence[Place], key: Key, live: Candidates) -> tuple[Choice | N
     for origin, look in places:
         seen = look(key, live)
         if seen.choice is not None:
-            steps.append(Step(WORDS[origin], True, _origin(seen.choice)))
-            return seen.choice, steps, ""
+            found = seen.choice
+            steps.append(Step(WORDS[origin], True, f"{found.where}: {found.note}" if found.note else found.where))
+            return found, steps, ""
         steps.append(Step(WORDS[origin], False, ": ".join(word for word in (seen.problem, seen.detail) if word)))
         if not problem and seen.problem not in ("", "absent"):
             problem = seen.problem
     return None, steps, problem
-
-
-def _origin(choice: Choice) -> str:
-    return f"{choice.where}: {choice.note}" if choice.note else choice.where
 
 
 def reason_of(key: Key, other: Key | None) -> str:
@@ -234,11 +231,7 @@ def nearest_words(key: Key) -> str:
 
 
 def forbidden(question: Question, lack: str) -> AutotunedError:
-    """The error of a call that needs a search where none may run: sealed, or not tuned.
-
-    Args:
-        lack: What the stored choice lacks; "" if there is none.
-    """
+    """The error of a call that needs a search where none may run: sealed, or not tuned."""
     if question.search and sealing.forbids():
         return sealing.refused_search(question.key, lack)
     captured = "a CUDA graph is being captured, which a search would break"
@@ -265,11 +258,13 @@ def of_call(
     key, live, mode = question.key, question.live, question.mode
     choice, steps, problem = ask(places, key, live)
     notes = remarks(key, buckets)
-    missing = 0 if choice is None or choice.record is None or choice.complete else _unmeasured(choice, live)
-    if choice is not None and choice.record is not None and choice.record.members:
-        notes += (f"best over {len(choice.record.members)} calls of its bucket: {_sizes(choice.record)}",)
-    if choice is not None and choice.record is not None and question.unraced(choice.record):
-        notes += (_unraced(question, choice.record),)
+    record, missing = choice.record if choice is not None else None, 0
+    if choice is not None and record is not None and not choice.complete:
+        missing = len(live.keys() - {timing.identity for timing in record.timings})
+    if record is not None and record.members:
+        notes += (f"best over {len(record.members)} calls of its bucket: {_sizes(record)}",)
+    if record is not None and question.unraced(record):
+        notes += (_unraced(question, record),)
     if choice is not None and not (missing and ending is Origin.SEARCH):
         words, place = _label(configs.to_json(choice.config, key.kernel, opaque.spell), key), steps[-1].place
         return Explanation(key.kernel, key, mode, "hit", place, words, tuple(steps), choice.key, notes)
@@ -298,17 +293,10 @@ def _unraced(question: Question, record: TuningRecord) -> str:
     return "a budget ended before a faster config could be compared with this once more: `autotuned tune` does that"
 
 
-def _unmeasured(choice: Choice, live: Candidates) -> int:
-    assert choice.record is not None
-    return len(live.keys() - {timing.identity for timing in choice.record.timings})
-
-
 def of_stored(stored: Key, now: Mapping[str, Json]) -> Explanation:
     """Whether a stored call would be answered in another context, without the program that makes the call.
 
-    Args:
-        stored: A key from a record or a config file.
-        now: Parts of the present context; the others are taken as stored.
+    `now` has parts of that context; the others are taken as stored.
     """
     key = Key(stored.kernel, stored.call, {**stored.context, **now})
     unchecked = [name for name in stored.context if name not in now]
@@ -368,11 +356,7 @@ def weaker(places: Sequence[Place], key: Key, live: Candidates) -> str:
 
 
 def not_tuned(key: Key, why: str, lack: str = "") -> NotTunedError:
-    """The error for a call that may not be searched for, with the nearest stored key.
-
-    Args:
-        lack: What the stored choice for the same key lacks.
-    """
+    """The error for a call that may not be searched for; `lack`: what its stored choice lacks, "" if there is none."""
     found = "one that was measured under weaker conditions" if lack else "none"
     return NotTunedError(
         f"`{key.kernel}`: expected a tuned choice for key {key.digest[:12]}, found {found}, and {why}; "

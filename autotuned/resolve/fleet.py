@@ -5,16 +5,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotuned.remote import connection
 from autotuned.resolve.request import Question
 from autotuned.store import locks
 from autotuned.store.choice import Choice, Origin
 
+if TYPE_CHECKING:
+    from autotuned.remote.client import Client
+
 log = logging.getLogger("autotuned")
 
 POLL_S = 0.25
+
+
+def _store(chooser: Any, question: Question) -> Client | None:
+    return None if question.fresh or not chooser.state.keeps(question.key) else connection.store()
 
 
 def asked(chooser: Any, question: Question, known: Choice | None, ending: Origin | None) -> Choice | None:
@@ -22,7 +29,7 @@ def asked(chooser: Any, question: Question, known: Choice | None, ending: Origin
 
     If the call would search, `searched` asks; if the user's store answers, nothing is asked.
     """
-    store = None if question.fresh or not chooser.state.keeps(question.key) else connection.store()
+    store = _store(chooser, question)
     if store is None:
         return known
     store.begin()
@@ -45,7 +52,7 @@ def searched(chooser: Any, question: Question) -> Choice:
         AllConfigsFailedError, DeviceLostError: The search failed.
     """
     search: Callable[[Question], Choice] = chooser.searched
-    store = None if question.fresh or not chooser.state.keeps(question.key) else connection.store()
+    store = _store(chooser, question)
     if store is None:
         return search(question)
     start, is_said = time.monotonic(), False

@@ -24,12 +24,7 @@ FADING = 8.0  # octaves over which a record's weight halves
 def of(key: Key, live: Declared, stored: bool) -> list[tuple[Any, float]]:
     """Configs of a call's space with their relative times under other conditions, best first.
 
-    A choice in a config file counts as the best of its call.
-
-    Args:
-        key: The key to tune.
-        live: Candidates of the call.
-        stored: Whether to read records on disk.
+    A choice in a config file counts as the best of its call. Records on disk count if `stored`.
     """
     found: dict[str, list[tuple[float, float]]] = {}
     sources = itertools.chain(_records(key) if stored else (), _shipped(key))

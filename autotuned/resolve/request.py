@@ -39,44 +39,29 @@ LIMIT = 4096  # remembered choices of a kernel, to bound memory
 
 
 class Options(Frozen):
-    """The checked options of the decorator.
+    """The checked options of the decorator."""
 
-    Attributes:
-        configs: Returns the candidates before pruning; called at each miss, since users reassign them.
-        computed: The callable given as `configs`, if any. `declared`: the space, if it is one.
-        pruner: Returns the pruner; called at each miss.
-        restore: Names to protect; None to detect them. `zero`: names zeroed before every launch.
-        default: A config, a callable of the arguments returning one, or None.
-        stored: Whether to keep results on disk.
-        within: Loss allowed for a rule; None to follow the folders' policies.
-        nearest: Axes on which a neighbour's choice may serve, with the distance allowed.
-        check: What to compare results with during a search.
-        max_searches: Number of searches allowed in a process.
-        members: Number of calls of a bucket to tune on, if known. `members_by`: "mean" or "worst" over them.
-        objective: What is measured, "kernel" or "call". `usual`: the default.
-    """
-
-    configs: Callable[[], list[Any]]
+    configs: Callable[[], list[Any]]  # the candidates before pruning; called at each miss, since users reassign them
     spec: KeySpec
-    computed: Callable[..., Any] | None = None
-    declared: Declaration | None = None
-    pruner: Callable[[], Pruner] = Pruner
-    restore: tuple[str, ...] | None = None
-    zero: tuple[str, ...] = ()
+    computed: Callable[..., Any] | None = None  # the callable given as `configs`, if any
+    declared: Declaration | None = None  # the space, if it is one
+    pruner: Callable[[], Pruner] = Pruner  # returns the pruner; called at each miss
+    restore: tuple[str, ...] | None = None  # names to protect; None to detect them
+    zero: tuple[str, ...] = ()  # names zeroed before every launch
     hooks: Hooks = Hooks()
     do_bench: Callable[..., Any] | None = None
-    default: Any = None
+    default: Any = None  # a config, a callable of the arguments returning one, or None
     version: Any = None
-    stored: bool = True
+    stored: bool = True  # whether to keep results on disk
     budget_s: float | None = None
-    check: Check | None = None
-    max_searches: float = math.inf
-    nearest: Mapping[str, float] = MappingProxyType({})
-    within: Within | None = None
-    members: int = 1
-    members_by: str = "mean"
-    objective: str = "kernel"
-    usual: str = "kernel"
+    check: Check | None = None  # what to compare results with during a search
+    max_searches: float = math.inf  # number of searches allowed in a process
+    nearest: Mapping[str, float] = MappingProxyType({})  # distance allowed to a neighbour's choice, by axis
+    within: Within | None = None  # loss allowed for a rule; None to follow the folders' policies
+    members: int = 1  # number of calls of a bucket to tune on, if known
+    members_by: str = "mean"  # "mean" or "worst" over them
+    objective: str = "kernel"  # what is measured, "kernel" or "call"
+    usual: str = "kernel"  # the default
 
     @property
     def named(self) -> dict[str, Sequence[str]]:
@@ -128,11 +113,7 @@ OWN_TIMER = "race-1"
 
 
 def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks, objective: str = "") -> dict[str, Json]:
-    """The part of a key that says what is timed and how, without defaults.
-
-    Args:
-        objective: What is measured, if not the default.
-    """
+    """The part of a key that says what is timed and how, without defaults."""
     part: dict[str, Json] = {} if do_bench is None else {"timer": digest(opaque.bench_of(do_bench))[:16]}
     if objective:
         part["objective"] = objective
@@ -145,53 +126,32 @@ def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks, objective: str 
 
 
 class Member(Frozen):
-    """A call of a bucket with its candidates.
-
-    Attributes:
-        sizes: Values of the bucketed arguments.
-        count: How often it was called, if known.
-    """
+    """A call of a bucket with its candidates."""
 
     call: Call
     live: Mapping[str, Any]
-    sizes: Mapping[str, Json]
-    count: int = 0
+    sizes: Mapping[str, Json]  # values of the bucketed arguments
+    count: int = 0  # how often it was called, if known
 
 
 class Question(Frozen):
-    """A call that needs a config, and how far to go to find one.
-
-    Attributes:
-        live: Candidates by identity, in order.
-        mode: The mode when it was asked.
-        must_search: Search even if `default=` would answer (the command line's `tune`).
-        force: Measure again whatever is stored.
-        observer: Called with a search's progress.
-        budget_s: Limit of a search in seconds, unless the decorator's is lower; None for no limit.
-        lock: Result of taking the key's lock; None before. If another process holds it, that one stores the result.
-        search: Whether a search is allowed at all.
-        needed: Conditions under which a choice must have been measured.
-        launches: Whether its grid is not empty; otherwise there is nothing to measure.
-        narrowed: Whether other calls of the key may have other candidates.
-        again: Measure again what was noisy, and compare with the untuned config what never was.
-        members: The calls to choose for, this one included, if there are several.
-    """
+    """A call that needs a config, and how far to go to find one."""
 
     call: Call
     key: Key
-    live: Mapping[str, Any]
-    mode: str
-    must_search: bool = False
-    force: bool = False
-    observer: Observer | None = None
-    budget_s: float | None = None
-    lock: Lock | None = None
-    search: bool = True
-    needed: Conditions = Conditions()
-    launches: bool = True
-    narrowed: bool = False
-    again: bool = False
-    members: tuple[Member, ...] = ()
+    live: Mapping[str, Any]  # candidates by identity, in order
+    mode: str  # the mode when it was asked
+    must_search: bool = False  # search even if `default=` would answer (the command line's `tune`)
+    force: bool = False  # measure again whatever is stored
+    observer: Observer | None = None  # called with a search's progress
+    budget_s: float | None = None  # limit of a search in seconds, unless the decorator's is lower; None for no limit
+    lock: Lock | None = None  # result of taking the key's lock: if another process holds it, that one stores
+    search: bool = True  # whether a search is allowed at all
+    needed: Conditions = Conditions()  # conditions under which a choice must have been measured
+    launches: bool = True  # whether its grid is not empty; otherwise there is nothing to measure
+    narrowed: bool = False  # whether other calls of the key may have other candidates
+    again: bool = False  # measure again what was noisy, and compare with the untuned config what never was
+    members: tuple[Member, ...] = ()  # the calls to choose for, this one included, if there are several
 
     def is_answered_by(self, known: Choice) -> bool:
         """Whether every candidate is measured; if a search is wanted, crashed ones are tried again."""
@@ -248,21 +208,14 @@ class Question(Frozen):
 
 
 class Chosen(NamedTuple):
-    """A call with its choice, and what it was chosen by, so that it can be bound anew.
-
-    Attributes:
-        live: The candidates; calls with the same ones share the object.
-        key: None if none was needed.
-        needed: Conditions under which a choice must have been measured.
-        device: Index of the current GPU when it was bound; None before, and without a GPU.
-    """
+    """A call with its choice, and what it was chosen by, so that it can be bound anew."""
 
     call: Call
     choice: Choice
-    live: Live
-    key: Key | None = None
-    needed: Conditions = Conditions()
-    device: int | None = None
+    live: Live  # the candidates; calls with the same ones share the object
+    key: Key | None = None  # None if none was needed
+    needed: Conditions = Conditions()  # conditions under which a choice must have been measured
+    device: int | None = None  # index of the current GPU when it was bound; None before, and without a GPU
 
 
 class RefusedError(Exception):
@@ -277,21 +230,13 @@ class Context:
     """The context part of keys for one tuned function.
 
     Every part is read at each `of`; the text is made only if one changed.
-
-    Args:
-        trial: See `trial_part`.
     """
 
     def __init__(self, tunable: Tunable, version: Any, trial: Mapping[str, Json] = MappingProxyType({})) -> None:
         self._tunable = tunable
         self._trial = {"trial": dict(trial)} if trial else {}
-        self._version = encode(version, f"version of '{tunable.name}'", opaque.spell)
+        self.version = encode(version, f"version of '{tunable.name}'", opaque.spell)  # the user's, as in keys
         self._latest: tuple[Any, dict[str, Json], str] = (None, {}, "")
-
-    @property
-    def version(self) -> Json:
-        """The user's version, as in keys."""
-        return self._version
 
     def without_toolchain(self, call: Call) -> dict[str, Json]:
         """The context of a call without its toolchain, which takes reading and hashing."""
@@ -301,16 +246,16 @@ class Context:
 
     def _rest(self, source: str) -> dict[str, Json]:
         tunable = self._tunable
-        rest = {"source": source, "version": self._version, **self._trial}
-        if self._version is None and tunable.opaque:  # a version stands for them
+        rest = {"source": source, "version": self.version, **self._trial}
+        if self.version is None and tunable.opaque:  # a version stands for them
             rest["process"] = {name: opaque.this_very(value) for name, value in tunable.opaque}
         return rest
 
     def of(self, call: Call) -> tuple[dict[str, Json], str]:
         """The context of a call, and its canonical text."""
         tunable = self._tunable
-        where = tunable.device(call)
-        now = (where, tunable.toolchain(where, layout.root()), tunable.environment(), tunable.source, _ids(tunable))
+        where, ids = tunable.device(call), [id(value) for _, value in tunable.opaque]
+        now = (where, tunable.toolchain(where, layout.root()), tunable.environment(), tunable.source, ids)
         latest = self._latest  # read once: another thread may replace it
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:
@@ -320,27 +265,17 @@ class Context:
         return latest[1], latest[2]
 
 
-def _ids(tunable: Tunable) -> list[int]:
-    return [id(value) for _, value in tunable.opaque]
-
-
 class State:
-    """What a process knows of one tuned function; shared by its chooser and searcher.
+    """What a process knows of one tuned function; shared by its chooser and searcher."""
 
-    Attributes:
-        options: The decorator's at present: the user may edit the list of keys.
-        on_written: Called with the arguments found to be written.
-        choices: By key; another call of a key may have other candidates.
-        excluded: Configs that turned out not to compile or launch here, by the key's digest.
-    """
-
-    excluded = cached_property(lambda self: exclusions.Exclusions())  # made at the first failure
+    # Configs that turned out not to compile or launch here, by the key's digest; made at the first failure.
+    excluded = cached_property(lambda self: exclusions.Exclusions())
 
     def __init__(self, tunable: Tunable, options: Options, on_written: Callable[[list[str]], None]) -> None:
         self.tunable, self.options, self.on_written = tunable, options, on_written
         self.searches = 0
         self.lookup_s = self.search_s = self.compile_s = self.bind_s = 0.0  # time spent in misses
-        self.choices: dict[Key, Choice] = {}
+        self.choices: dict[Key, Choice] = {}  # by key; another call of a key may have other candidates
         self._said: set[str] = set()
         self._lives: dict[tuple[str, ...], Live] = {}  # candidates by their identities
         self._identities: dict[Any, str] = {}  # of configs with plain values
@@ -405,11 +340,8 @@ class State:
             self.warn_once(f"object: {why}", "`%s`: the choice for key %s is kept in memory only: %s.", *what, why)
             return False
         if self.options.stored and not portable(self.options.needs(self.tunable.name, {}).to_json()):
-            self.warn_once(
-                "reference",
-                "`%s`: the reference of check= has no source to compare: choices are kept in memory only.",
-                key.kernel,
-            )
+            message = "`%s`: the reference of check= has no source to compare: choices are kept in memory only."
+            self.warn_once("reference", message, key.kernel)
             return False
         return self.options.stored
 

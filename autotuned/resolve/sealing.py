@@ -27,14 +27,10 @@ TUNE = "Tune it before the seal, or ship its choice: autotuned tune."
 
 
 class Seal(NamedTuple):
-    """What is refused, and how.
+    """What is refused, and how."""
 
-    Attributes:
-        on: "error" or "warn". `all`: include kernels that are not tuned.
-    """
-
-    on: env.OnSeal
-    all: bool
+    on: env.OnSeal  # "error" or "warn"
+    all: bool  # include kernels that are not tuned
 
 
 class Sealed:
@@ -114,11 +110,7 @@ def forbids() -> bool:
 
 
 def refused_search(key: Key, lack: str) -> SealedError:
-    """The error of a call that needs a search.
-
-    Args:
-        lack: What the stored choice lacks; "" if there is none.
-    """
+    """The error of a call that needs a search; `lack`: what its stored choice lacks, "" if there is none."""
     reason = lack or "nothing is stored or shipped for it"
     return _refusal("search", key.kernel, words.call_words(key.call), reason, TUNE, key.digest)
 

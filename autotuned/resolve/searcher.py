@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +30,6 @@ from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
 from autotuned.store.record import Timing, TuningRecord, identity_of, load_timing
 from autotuned.tunable import configs
-from autotuned.tunable.call import Call
 from autotuned.typed_json import canonical, portable
 
 if TYPE_CHECKING:
@@ -48,23 +48,12 @@ LIKELY_READ = 100  # records on disk to read, in arbitrary order; each once per 
 
 
 class _Left(NamedTuple):
-    """What earlier searches for a key left.
-
-    Attributes:
-        saved: Whether results go to disk: no other process searches for the key.
-        earlier: The existing record.
-        restore: What to restore around trials: for this call and for earlier ones.
-        known: Timings that are still valid, by identity.
-        incumbent: Identity of the earlier winner, if it is a candidate.
-        journal: Which configs crashed.
-    """
-
-    saved: bool
-    earlier: TuningRecord | None
-    restore: Restore
-    known: Mapping[str, Timing]
-    incumbent: str | None
-    journal: Journal
+    saved: bool  # whether results go to disk: no other process searches for the key
+    earlier: TuningRecord | None  # the existing record
+    restore: Restore  # what to restore around trials: for this call and for earlier ones
+    known: Mapping[str, Timing]  # timings that are still valid, by identity
+    incumbent: str | None  # identity of the earlier winner, if it is a candidate
+    journal: Journal  # which configs crashed
 
 
 class Searcher:
@@ -147,7 +136,8 @@ class Searcher:
         enough = earlier if earlier is not None and earlier.conditions.restore == restore else None
         if enough is not None and enough.members and enough.winner is None:
             enough = None  # unfinished search over several calls: its times are those of no single call
-        found = records.resumable(question.key, enough, restore) if is_stored else _timings(enough)
+        own = {timing.identity: timing for timing in enough.timings} if enough is not None else {}
+        found = records.resumable(question.key, enough, restore) if is_stored else own
         seen = ((name, as_seen(timing, question.needed)) for name, timing in found.items())
         return {name: timing for name, timing in seen if timing is not None}
 
@@ -165,12 +155,8 @@ class Searcher:
         with writer as write, self.tunable.trials(folder := records.scratch_folder()):
             if question.members:
                 some = [self._member(question, one, left) for one in question.members]
-                members.run(
-                    some,
-                    outcome,
-                    self._state.options.members_by,
-                    lambda one, to: self._run(one.job, question, to, left),
-                )
+                first = lambda one, to: self._run(one.job, question, to, left)
+                members.run(some, outcome, self._state.options.members_by, first)
             else:
                 self._run(self._job(question, left, write), question, outcome, left)
             for one in question.members or (question,):
@@ -178,8 +164,7 @@ class Searcher:
                     self.tunable.settle(one.call, one.live[outcome.winner or ""], folder)
 
     def _run(self, wanted: Job, question: Question, outcome: Outcome, left: _Left) -> None:
-        """Search a list or a space."""
-        live = question.live if wanted.call is question.call else _of_call(question, wanted.call).live
+        live = next((one.live for one in question.members if one.call is wanted.call), question.live)
         if (space := self._space(question.replace(live=live))) is not None:
             batches.run(wanted, outcome, self._source(question, space, left.earlier))
         else:
@@ -231,7 +216,7 @@ class Searcher:
 
     def _job(self, question: Question, left: _Left, on_timing: Callable[[Timing], None]) -> Job:
         options, call, key = self._state.options, question.call, question.key
-        budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
+        budget_s = min(math.inf if seconds is None else seconds for seconds in (options.budget_s, question.budget_s))
         words = None if question.fresh else self.tunable.compile_class(call)
         compile_class = (canonical(dict(key.context)), words) if words is not None else None
         chosen = [choice.record for choice in list(self._state.choices.values()) if choice.record is not None]
@@ -239,7 +224,7 @@ class Searcher:
         return Job(
             self.tunable,
             call,
-            self._in_order(question) if budgets else question.live,
+            self._in_order(question) if budget_s < math.inf else question.live,
             job.timer_of(self.tunable, call, options.do_bench, options.objective),
             restore=left.restore,
             named=options.restore,
@@ -251,7 +236,7 @@ class Searcher:
             untuned=question.untuned,
             spare=question.spare,
             objective=options.objective,
-            budget_s=min(budgets, default=None),
+            budget_s=budget_s,
             observer=question.observer,
             check=options.check,
             checked=checked,
@@ -352,10 +337,6 @@ class Searcher:
         return configs.label(form, self.tunable.has_options)
 
 
-def _of_call(question: Question, call: Call) -> Member:
-    return next(one for one in question.members if one.call is call)
-
-
 def as_seen(timing: Timing, needed: Conditions) -> Timing | None:
     """A timing under this call's check; None if another check rejected it and it must be launched again."""
     right = timing.right_for(needed)
@@ -378,16 +359,10 @@ def _stricter(checked: Checked | None, earlier: TuningRecord | None) -> Checked 
     return None if found == checked else found
 
 
-def _timings(earlier: TuningRecord | None) -> dict[str, Timing]:
-    return {timing.identity: timing for timing in earlier.timings} if earlier is not None else {}
-
-
 def likely(key: Key, known: Iterable[TuningRecord | None], stored: bool = False) -> list[str]:
     """Identities of the configs to try first: winners of the nearest calls in the same context, nearest first.
 
-    Args:
-        known: Records that this process has.
-        stored: Whether to look at records on disk too.
+    They are among `known` records and, if `stored`, those on disk.
     """
     on_disk = listing.known_heads(key.kernel, LIKELY_READ) if stored else ()
     tuned = [record for record in chain(known, on_disk) if record is not None]

@@ -89,9 +89,8 @@ def _look_at_record(key: Key, candidates: Candidates, needed: Conditions) -> Loo
     if winner is None and best(found, candidates, needed.replace(checks=())) is not None:
         return Look(None, "weaker conditions", f"measured {conditions.lack(found.conditions, needed)}", seen.path)
     if winner is None:  # without a path: no warning, since a search follows
-        return Look(
-            None, "config gone" if found.winner else "absent", f"{seen.path} has none of the configs of this call"
-        )
+        problem = "config gone" if found.winner else "absent"
+        return Look(None, problem, f"{seen.path} has none of the configs of this call")
     chosen = Choice(candidates[winner], Origin.STORE, found, where=seen.path, conditions=under(found, winner))
     return Look(chosen.replace(complete=is_complete(found, candidates, winner, needed)))
 
@@ -102,16 +101,13 @@ def under(found: TuningRecord, identity: str) -> Conditions:
     return found.conditions if timing is None else found.conditions.replace(checks=timing.passed)
 
 
-def _are_more(candidates: Candidates, found: TuningRecord) -> bool:
-    return isinstance(candidates, Live) and candidates.is_wider_than(found.provenance)
-
-
 def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed: Conditions) -> bool:
     """Whether every candidate was measured, and no faster one waits for this call's check."""
     if not found.timings:  # taken from a config file, and as good as that
         return True
     measured = {timing.identity: timing for timing in found.timings}
-    if not candidates.keys() <= measured.keys() or _are_more(candidates, found):
+    are_more = isinstance(candidates, Live) and candidates.is_wider_than(found.provenance)
+    if not candidates.keys() <= measured.keys() or are_more:
         return False
     if winner == record.identity_of(found.winner or {}):
         return True
@@ -289,13 +285,7 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
 
 
 def candidate(tunable: Tunable, live: Live, ask: Callable[[], Any], allows: Callable[[Any], bool]) -> Any:
-    """What `default=` gives, if it may be a candidate; otherwise None, with the reason in `live`.
-
-    Args:
-        live: The other candidates; keep the answer.
-        ask: Calls `default=`.
-        allows: Whether the call may use a config.
-    """
+    """What `default=` gives, if it may be a candidate; otherwise None, with the reason in `live`."""
     try:
         found = ask()
         live.said = (found,)
@@ -323,11 +313,7 @@ def _check(tunable: Tunable, found: Any) -> None:
 def first_that_compiles(
     tunable: Tunable, call: Call, live: Iterable[Any], is_shipped: Callable[[Call, Any], bool] = lambda call, one: False
 ) -> Any:
-    """The first config that compiles here, else the first: its launch raises the compiler's error.
-
-    Args:
-        is_shipped: Whether a call with a config has a shipped binary, and need not be tried.
-    """
+    """The first config that is shipped or compiles, else the first: its launch raises the compiler's error."""
     first = None
     for config in live:
         first = config if first is None else first

@@ -119,7 +119,6 @@ class Tuner:
         self._on_table(self.launcher)
 
     def _learn(self, configs: list[Any]) -> None:
-        """Add what a computed list of configs sets."""
         candidates.check(configs, self.tunable)
         tuned = _tuned_names(configs, self.tunable)
         if not tuned <= self.tuned:
@@ -140,11 +139,8 @@ class Tuner:
             ConfigError: One is not a config, or cannot be launched.
         """
         configs = self.options.configs()
-        self._check_configs(configs)
-        self._rebuild(_tuned_names(configs, self.tunable))
-
-    def _check_configs(self, configs: Sequence[Any]) -> None:
         candidates.check(candidates.listed(configs, self.tunable.name), self.tunable)
+        self._rebuild(_tuned_names(configs, self.tunable))
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Call:
         """Bind a call's arguments.
@@ -195,11 +191,7 @@ class Tuner:
             events.emit("miss", self.tunable.name, digest, time.perf_counter() - start, why)
 
     def prepare(self, call: Call, search: bool) -> Any:
-        """Choose, compile and bind for a call, launching only the trials of a search; returns the config.
-
-        Args:
-            search: Whether to search if nothing is stored.
-        """
+        """Choose, compile and bind for a call, launching only the trials of a search; returns the config."""
         return self._answer(call, self._compile, search)[1]
 
     def _answer(self, call: Call, act: Callable[[Chosen], Any], search: bool = True) -> tuple[Choice, Any]:
@@ -215,8 +207,8 @@ class Tuner:
                 self.chooser.exclude(call, choice, refused.error)
             except Exception as error:
                 if not isinstance(error, AutotunedError):  # these are complete
-                    where = self.chooser.label(choice.config), choice.why
-                    failures.note(error, "`{}`: raised with config {} ({}).".format(self.tunable.name, *where))
+                    label = self.chooser.label(choice.config)
+                    failures.note(error, f"`{self.tunable.name}`: raised with config {label} ({choice.why}).")
                 raise
 
     def _asked(self, chosen: Chosen) -> AbstractContextManager[None]:
@@ -249,9 +241,8 @@ class Tuner:
         found = chooser.candidates(call)
         live = found.only([name for name, config in found.items() if str(config) not in without])
         live.untuned = served if served in live else live.untuned
-        question = chooser.question(
-            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s, again=again,
-            members=tuple(members))  # fmt: skip
+        how = {"force": force, "observer": observer, "budget_s": budget_s, "again": again, "members": tuple(members)}
+        question = chooser.question(call, live, "auto", must_search=True, **how)
         return question, chooser.answer(question)
 
     def explain(self, call: Call) -> Explanation:
@@ -389,11 +380,8 @@ class Tuner:
                 return direct.direct(made, tunable, call, result, asks)
             except compiled.UnbindableError as error:
                 self.bind_failed = True
-                log.warning(
-                    "`%s` cannot be launched directly (%s); Triton's own launch is used from now on.",
-                    tunable.name,
-                    error,
-                )
+                message = "`%s` cannot be launched directly (%s); Triton's own launch is used from now on."
+                log.warning(message, tunable.name, error)
         return bound.Bound(config, bound.launching(by_triton, again), before)
 
     # -- queries -------------------------------------------------------------------------------------------------
@@ -438,14 +426,10 @@ def _watch_environment() -> None:
 @atexit.register
 def _summary() -> None:
     infos = [tuner.cache_info() for tuner in list(_tuners)]
-    misses = sum(info.misses for info in infos)
-    if misses:
-        log.info(
-            "%d hits, %d misses, %d searches; seconds: look-up %.2f, search %.2f, compile %.2f, bind %.3f",
-            sum(info.hits for info in infos), misses, sum(info.searches for info in infos),
-            sum(info.lookup_s for info in infos), sum(info.search_s for info in infos),
-            sum(info.compile_s for info in infos), sum(info.bind_s for info in infos),
-        )  # fmt: skip
+    if any(info.misses for info in infos):
+        names = "hits", "misses", "searches", "lookup_s", "search_s", "compile_s", "bind_s"
+        message = "%d hits, %d misses, %d searches; seconds: look-up %.2f, search %.2f, compile %.2f, bind %.3f"
+        log.info(message, *(sum(getattr(info, name) for info in infos) for name in names))
     untuned = [tuner.chooser.untuned for tuner in list(_tuners) if "untuned" in vars(tuner.chooser)]
     if untuned:
         advice.say_untuned(untuned)

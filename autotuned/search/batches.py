@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,7 @@ from autotuned.tunable import configs
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
-    from typing import Protocol
-else:
-    Protocol = object
+    from autotuned.space.strategies import AskTell
 
 log = logging.getLogger("autotuned")
 LEAST_BATCH, MOST_BATCH = 8, 64
@@ -28,30 +26,14 @@ MOST = 600  # trials of a search by our own strategies, about
 IN_VAIN, GAIN = 96, 0.995  # end after this many trials, and half of all, without a time below this share of the best
 
 
-class Asked(Protocol):
-    """A strategy: `autotuned.strategy(...)`, or the user's own."""
-
-    def ask(self, n: int) -> Sequence[Any]:
-        """At most `n` configs; none ends the search."""
-
-    def tell(self, results: Iterable[tuple[Any, float | None, str]]) -> None:
-        """Take results: config, microseconds or None, status."""
-
-
 @dataclass(frozen=True)
 class Source:
-    """Where a search gets its configs.
+    """Where a search gets its configs."""
 
-    Attributes:
-        admit: Returns those that the call may use, by identity.
-        size: Number of configs, as text.
-        says: Further facts for the record, such as which parameters mattered.
-    """
-
-    strategy: Asked
-    admit: Callable[[Iterable[Any]], Mapping[str, Any]]
-    size: str
-    says: Callable[[], Mapping[str, Json]] = dict
+    strategy: AskTell
+    admit: Callable[[Iterable[Any]], Mapping[str, Any]]  # returns those that the call may use, by identity
+    size: str  # number of configs, as text
+    says: Callable[[], Mapping[str, Json]] = dict  # further facts for the record, such as which parameters mattered
 
 
 def run(job: Job, outcome: Outcome, source: Source) -> None:
@@ -114,13 +96,11 @@ class _Batches:
         asked = self._configs_of(self._source.strategy.ask(room)) if room > 0 else []
         if not asked and not waiting:
             return None
-        admitted = self._source.admit(asked)
+        admitted, tell = self._source.admit(asked), self._source.strategy.tell
         kept = set(map(id, admitted.values())) | set(map(str, admitted.values()))
-        left_out = [config for config in asked if id(config) not in kept and str(config) not in kept]
-        self._source.strategy.tell([(config, None, "left out") for config in left_out])
-        repeated = {name: config for name, config in admitted.items() if name in self._known}
-        self._source.strategy.tell([_result(config, self._known[name]) for name, config in repeated.items()])
-        return {**waiting, **{name: config for name, config in admitted.items() if name not in repeated}}
+        tell([(config, None, "left out") for config in asked if kept.isdisjoint((id(config), str(config)))])
+        tell([_result(config, self._known[name]) for name, config in admitted.items() if name in self._known])
+        return {**waiting, **{name: config for name, config in admitted.items() if name not in self._known}}
 
     def _configs_of(self, answer: Any) -> list[Any]:
         """The strategy's answer, checked."""
@@ -138,7 +118,7 @@ class _Batches:
         return max(LEAST_BATCH, min(MOST_BATCH, parallelism.count(MOST_BATCH)))
 
     def _why_stop(self, in_vain: int) -> str | None:
-        if self._left_s() is not None and (self._left_s() or 0.0) <= 0 and self._trials:
+        if self._trials and self._left_s() <= 0:
             return "the budget is used up"
         if not self._raced and not in_vain:
             return None
@@ -150,20 +130,15 @@ class _Batches:
             return "nothing better is likely"
         return None
 
-    def _doubt(self) -> float:
-        return float(getattr(self._source.strategy, "doubt", 1.0))
-
-    def _left_s(self) -> float | None:
-        budget = self._job.budget_s
-        return None if budget is None else budget - (time.perf_counter() - self._start)
+    def _left_s(self) -> float:
+        return self._job.budget_s - (time.perf_counter() - self._start)
 
     def race(self, fresh: Mapping[str, Any]) -> None:
         """Measure a batch together with the best so far and the untuned config."""
         self._raced = True
         self._configs.update(fresh)
         known = {name: timing for name, timing in self._known.items() if name != self._job.untuned}
-        found, left_s = Outcome(), self._left_s()
-        budget_s = None if left_s is None else max(left_s, 1e-3)
+        found, budget_s = Outcome(), max(self._left_s(), 1e-3)
         beaten = self._incumbent if self._incumbent in known else None
         wanted = replace(self._job, configs=dict(self._configs), known=known, incumbent=beaten, budget_s=budget_s,
                          is_proven=self._job.is_proven or self._outcome.winner is not None)  # fmt: skip
@@ -193,12 +168,8 @@ class _Batches:
         self._known.update({name: one for name, one in news.items() if not (unfinished and name in self._known)})
         self._trials += len(fresh)
         into.timings = list(self._known.values())
-        into.compile_s += found.compile_s
-        for name in ("written", "unnamed"):
-            known = getattr(into, name)
-            known += [one for one in getattr(found, name) if one not in known]
-        for name in ("one_answer_us", "copied_bytes", "needed_bytes", "regime", "noise", "unconfirmed"):
-            setattr(into, name, getattr(found, name))
+        into.absorb(found)
+        into.noise, into.unconfirmed = found.noise, found.unconfirmed
         best = min((one.median_us or math.inf for one in self._known.values() if one.usable), default=None)
         if best is not None and (not self._best or best < self._best[-1][2]):
             self._best.append([self._trials, round(time.perf_counter() - self._start, 3), best])
@@ -209,9 +180,10 @@ class _Batches:
             self._better_at, self._lead = self._trials, best
 
     def finish(self) -> None:
-        doubt = {} if self._doubt() == 1.0 else {"doubt": round(self._doubt(), 4)}
+        doubt = float(getattr(self._source.strategy, "doubt", 1.0))
         self._outcome.space = {
-            "members": self._source.size, "trials": self._trials, "stopped": self._stopped, **doubt,
+            "members": self._source.size, "trials": self._trials, "stopped": self._stopped,
+            **({} if doubt == 1.0 else {"doubt": round(doubt, 4)}),
             "best_so_far": self._best, **self._source.says(),
         }  # fmt: skip
         log.info(

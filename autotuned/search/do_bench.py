@@ -32,7 +32,9 @@ class FixedLaunches:
         """Quantiles of the times of `rep` calls in milliseconds, restoring included."""
         for _ in range(self.warmup):
             call()
-        times = sorted(self._on_gpu(call) if _uses_gpu() else self._on_host(call))
+        torch = sys.modules.get("torch")
+        uses_gpu = torch is not None and torch.cuda.is_initialized()
+        times = sorted(self._on_gpu(call) if uses_gpu else self._on_host(call))
         return [times[min(int(share * len(times)), len(times) - 1)] for share in quantiles]
 
     def _on_gpu(self, call: Callable[[], Any]) -> list[float]:
@@ -66,8 +68,3 @@ class TritonBench(Frozen):
         if self.use_cuda_graph:
             return triton.testing.do_bench_cudagraph(call, rep=self.rep, quantiles=quantiles)
         return triton.testing.do_bench(call, warmup=self.warmup, rep=self.rep, quantiles=quantiles)
-
-
-def _uses_gpu() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())

@@ -78,11 +78,7 @@ def remember(compile_class: Hashable | None, not_compiled: Mapping[str, str]) ->
 
 
 def of_search(digest: str, compile_class: Hashable | None, journal: Journal) -> dict[str, Exclusion]:
-    """Configs that a search for a key skips, by identity.
-
-    Args:
-        compile_class: Shared by calls that compile alike; None if unknown.
-    """
+    """Configs that a search for a key skips, by identity."""
     lost = dict.fromkeys(journal.lost, Exclusion(Reason.LOST, "Crashed: it left the device in an error state"))
     words = "Crashed: a process ended while this config was launched for the first time"
     crashed = dict.fromkeys(journal.crashed, Exclusion(Reason.CRASHED, words))
@@ -92,8 +88,7 @@ def of_search(digest: str, compile_class: Hashable | None, journal: Journal) -> 
 def measured(known: Mapping[str, Timing], journal: Journal, again: bool) -> dict[str, Timing]:
     """Timings of a record that still hold; a config that crashed twice has failed for good.
 
-    Args:
-        again: Try a config once more that crashed once: the process may have been killed from outside.
+    With `again` a config that crashed once is tried again: its process may have been killed from outside.
     """
     found = {}
     for identity, timing in known.items():
@@ -112,9 +107,6 @@ class SharedMemory:
 
     The need grows linearly with the stages or not at all (all 12 groups of 36 attention configs, Triton 3.9, sm_90), so
     two compiled configs predict the others.
-
-    Args:
-        limit_bytes: What a program may use; None if unknown, then nothing is refused.
     """
 
     def __init__(self, limit_bytes: int | None) -> None:

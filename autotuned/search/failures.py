@@ -58,11 +58,7 @@ def no_room(kernel: str, reason: str) -> OutOfMemoryError:
 
 
 def device_lost(kernel: str, error: Exception, config: str = "") -> DeviceLostError:
-    """The error for a device that is unusable in this process.
-
-    Args:
-        config: Label of the config that ran; empty if the device was lost before.
-    """
+    """The error for a device that is unusable in this process; `config` ran when it was lost, "" if none did."""
     culprit = f"config {config} left" if config else "before this search began something had left"
     innocent = "other configs are not" if config else "no config is"
     return DeviceLostError(
@@ -103,12 +99,9 @@ def is_refusal(error: Exception) -> bool:
 
 
 def all_failed(kernel: str, failed: Sequence[tuple[str, str]]) -> AllConfigsFailedError:
-    """The error of a search in which every config failed: each reason with its configs.
+    """The error of a search in which every config failed: each reason with the labels of its configs.
 
     Configs that exceed the same resource are grouped under the smallest need.
-
-    Args:
-        failed: Reason and label of each config.
     """
     reasons: dict[str, list[str]] = {}
     for reason, label in failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -56,55 +57,34 @@ Observer = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Job:
-    """Everything a search needs.
-
-    Attributes:
-        configs: Live configs by identity, in list order.
-        restore: Names to protect; None to detect them. `zero`: names zeroed before each trial.
-        named: Names that this call's decorator protects, if other callers asked for more; None if equal to `restore`.
-        checked: The check as records store it. `stricter`: one that also covers what other callers asked of the
-            reference.
-        known: Timings of an earlier search, by identity; these configs are not measured again.
-        incumbent: The winner of the earlier search, measured again next to new configs.
-        is_proven: Whether the incumbent has beaten the untuned config.
-        untuned: Identity of the config that runs untuned: it stays in the race, and the winner must beat it.
-        all_stay: Drop no config before the finals.
-        spare: The untuned config if it is not in the user's list: the search fails if the whole list fails.
-        objective: What is timed: "kernel" or "call" (`timers`).
-        budget_s: Stop after this many seconds with the results so far; None for no limit.
-        on_timing: Called with each timing, and again when it has more samples.
-        watch: Detect what is written even if `restore` is given.
-        compile_class: Shared by calls that compile alike; None if unknown.
-        likely: Identities of configs to try first: they won for similar calls.
-        excluded: Configs to skip, with the reason, by identity.
-    """
+    """Everything a search needs."""
 
     tunable: Tunable
     call: Call
-    configs: Mapping[str, Any]
+    configs: Mapping[str, Any]  # live configs by identity, in list order
     timer: Timer
-    restore: Sequence[str] | None = None
-    zero: Sequence[str] = ()
+    restore: Sequence[str] | None = None  # names to protect; None to detect them
+    zero: Sequence[str] = ()  # names zeroed before each trial
     hooks: Hooks = field(default_factory=Hooks)
-    known: Mapping[str, Timing] = field(default_factory=dict)
-    incumbent: str | None = None
-    is_proven: bool = False
-    untuned: str | None = None
-    all_stay: bool = False
-    spare: str | None = None
-    objective: str = "kernel"
-    budget_s: float | None = None
+    known: Mapping[str, Timing] = field(default_factory=dict)  # earlier timings by identity, not measured again
+    incumbent: str | None = None  # the winner of the earlier search, measured again next to new configs
+    is_proven: bool = False  # whether the incumbent has beaten the untuned config
+    untuned: str | None = None  # the config that runs untuned: it stays in the race, and the winner must beat it
+    all_stay: bool = False  # drop no config before the finals
+    spare: str | None = None  # `untuned` if not in the user's list: the search fails if the whole list fails
+    objective: str = "kernel"  # what is timed: "kernel" or "call" (`timers`)
+    budget_s: float = math.inf  # stop after this many seconds with the results so far
     observer: Observer | None = None
     check: Check | None = None
-    named: Sequence[str] | None = None
-    checked: Checked | None = None
-    stricter: Checked | None = None
-    watch: bool = False
-    compile_class: Hashable | None = None
+    named: Sequence[str] | None = None  # to protect by this call's decorator; None if `restore` says the same
+    checked: Checked | None = None  # the check as records store it
+    stricter: Checked | None = None  # one that also covers what other callers asked of the reference
+    watch: bool = False  # detect what is written even if `restore` is given
+    compile_class: Hashable | None = None  # shared by calls that compile alike; None if unknown
     journal: Journal = field(default_factory=lambda: Journal(None))
-    excluded: Mapping[str, Exclusion] = field(default_factory=dict)
-    likely: Sequence[str] = ()
-    on_timing: Callable[[Timing], None] = lambda timing: None
+    excluded: Mapping[str, Exclusion] = field(default_factory=dict)  # configs to skip, with the reason, by identity
+    likely: Sequence[str] = ()  # identities of configs to try first: they won for similar calls
+    on_timing: Callable[[Timing], None] = lambda timing: None  # called again when a timing has more samples
 
     @cached_property
     def forms(self) -> dict[str, dict[str, Json]]:
@@ -121,18 +101,12 @@ def timer_of(tunable: Tunable, call: Call, do_bench: Callable[..., Any] | None, 
 
 @dataclass(frozen=True)
 class Noise:
-    """Details of a search whose race was noisy.
+    """Details of a search whose race was noisy."""
 
-    Attributes:
-        spread: Relative width of the middle 60% of the winner's samples.
-        slowed: Whether heat or hardware held the clocks down.
-        waited_s: How long the search waited for calm. `repeated`: whether it raced again.
-    """
-
-    spread: float
-    slowed: bool
-    waited_s: float
-    repeated: bool
+    spread: float  # relative width of the middle 60% of the winner's samples
+    slowed: bool  # whether heat or hardware held the clocks down
+    waited_s: float  # how long the search waited for calm
+    repeated: bool  # whether it raced again
 
     def to_json(self) -> dict[str, Json]:
         """As in the provenance of a record."""
@@ -142,42 +116,33 @@ class Noise:
 
 @dataclass
 class Outcome:
-    """The result of a search; `winner` is None until it finishes.
-
-    Attributes:
-        written: Arguments that were restored. `unnamed`: written arguments that no list names.
-        regime: Conditions of the measurement, as the timer names them.
-        noise: Set if the race was noisy.
-        unconfirmed: Identity of the config that was ahead when the budget ended before the final duel.
-        members: Results for each call of a bucket.
-        one_answer_us: The time that the user's benchmark returned for every config, if it did.
-        copied_bytes, needed_bytes: Size of all copies, and of those that were written to.
-    """
+    """The result of a search; `winner` is None until it finishes."""
 
     timings: list[Timing] = field(default_factory=list)
     winner: str | None = None
     quality: Quality = "unresolved"
-    written: list[str] = field(default_factory=list)
-    unnamed: list[str] = field(default_factory=list)
-    one_answer_us: float | None = None
-    copied_bytes: int = 0
-    needed_bytes: int = 0
+    written: list[str] = field(default_factory=list)  # arguments that were restored
+    unnamed: list[str] = field(default_factory=list)  # written arguments that no list names
+    one_answer_us: float | None = None  # the time that the user's benchmark returned for every config, if it did
+    copied_bytes: int = 0  # size of all copies
+    needed_bytes: int = 0  # size of those whose tensors were written
     compile_s: float = 0.0
-    regime: dict[str, Json] = field(default_factory=dict)
-    noise: Noise | None = None
-    unconfirmed: str | None = None
+    regime: dict[str, Json] = field(default_factory=dict)  # conditions of the measurement, as the timer names them
+    noise: Noise | None = None  # set if the race was noisy
+    unconfirmed: str | None = None  # identity of the config that was ahead when the budget ended before the final duel
     space: dict[str, Json] = field(default_factory=dict)
-    members: dict[str, Json] = field(default_factory=dict)
+    members: dict[str, Json] = field(default_factory=dict)  # results for each call of a bucket
+
+    def absorb(self, other: Outcome) -> None:
+        """Add the cost and the findings of another search for the same kernel."""
+        self.compile_s += other.compile_s
+        self.written += [name for name in other.written if name not in self.written]
+        self.unnamed += [name for name in other.unnamed if name not in self.unnamed]
+        for name in ("one_answer_us", "copied_bytes", "needed_bytes", "regime"):
+            setattr(self, name, getattr(other, name))
 
     def record(self, key: Key, seconds: float, provenance: Mapping[str, Any], restore: Restore = None) -> TuningRecord:
-        """The record to store.
-
-        Args:
-            key: What was tuned.
-            seconds: Duration of the search.
-            provenance: Further facts on how it was measured.
-            restore: What was restored around trials.
-        """
+        """The record to store, given the duration of the search and further facts on how it was measured."""
         by_name = {timing.identity: timing for timing in self.timings}
         won, unconfirmed = by_name.get(self.winner or ""), by_name.get(self.unconfirmed or "")
         how = {
@@ -199,26 +164,13 @@ class Outcome:
     def advice(self, kernel: str, automatic: bool) -> Iterator[tuple[str, str]]:
         """Hints to print once, each with its topic: which arguments to name in a list."""
         if automatic and self.copied_bytes - self.needed_bytes > MUCH_BYTES:
-            yield (
-                "copies",
-                (
-                    f"`{kernel}`: a search copies {self.copied_bytes >> 20} MiB to find out what the kernel writes; "
-                    f"restore_value=[{_listed(self.written)}] needs {self.needed_bytes >> 20} MiB."
-                ),
-            )
+            text = f"`{kernel}`: a search copies {self.copied_bytes >> 20} MiB to find out what the kernel writes; "
+            yield "copies", f"{text}restore_value=[{_listed(self.written)}] needs {self.needed_bytes >> 20} MiB."
         if self.one_answer_us is not None:
-            yield (
-                "one answer",
-                (
-                    f"`{kernel}`: expected do_bench to tell configs apart, got {self.one_answer_us / 1e3:g} ms for all."
-                    " The untuned config is used; let do_bench time its argument."
-                ),
-            )
+            text = f"`{kernel}`: expected do_bench to tell configs apart, got {self.one_answer_us / 1e3:g} ms for all."
+            yield "one answer", f"{text} The untuned config is used; let do_bench time its argument."
         if self.unnamed and log.isEnabledFor(logging.DEBUG):
-            yield (
-                "unnamed",
-                (f"`{kernel}`: {_listed(self.unnamed)} is written, and no list names it."),
-            )
+            yield "unnamed", f"`{kernel}`: {_listed(self.unnamed)} is written, and no list names it."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from autotuned.search import failures, search
 from autotuned.search.job import Job, Outcome
 from autotuned.search.race import TIE_BAND
 from autotuned.search.timers import GivenTimer
-from autotuned.store.record import Quality, Timing
+from autotuned.store.record import Timing
 from autotuned.typed_json import Json
 
 # At most this many configs within this ratio of the best over all members race again: a config that was fastest for no
@@ -26,18 +26,12 @@ _NOTHING = Timing({})
 
 @dataclass(frozen=True)
 class Member:
-    """A call of a bucket.
+    """A call of a bucket."""
 
-    Attributes:
-        sizes: Values of the bucketed arguments.
-        count: How often it was called, if known.
-        has_default: Whether `default=` gave its untuned config, to which nothing may lose.
-    """
-
-    sizes: Mapping[str, Json]
-    count: int
+    sizes: Mapping[str, Json]  # values of the bucketed arguments
+    count: int  # how often it was called, if known
     job: Job
-    has_default: bool = False
+    has_default: bool = False  # whether `default=` gave its untuned config, to which nothing may lose
 
 
 def run(members: Sequence[Member], outcome: Outcome, by: str, first: Callable[[Member, Outcome], None]) -> None:
@@ -63,8 +57,7 @@ class _Together:
     def __init__(self, members: Sequence[Member], by: str) -> None:
         self._members, self._by = members, by
         self._found: list[tuple[Member, Outcome, dict[str, Timing]]] = []
-        budget_s = members[0].job.budget_s
-        self._deadline_s = math.inf if budget_s is None else time.monotonic() + budget_s
+        self._deadline_s = time.monotonic() + members[0].job.budget_s
         self._untuned = {member.job.untuned for member in members}
 
     def measure(self, first: Callable[[Member, Outcome], None]) -> None:
@@ -74,10 +67,9 @@ class _Together:
             share_s = self._left_s() / (len(self._members) - place + 1)
             if share_s <= 0 and self._found:
                 break
-            job, found = member.job, Outcome()
-            budget_s = None if share_s == math.inf else max(share_s, 1e-3)
+            found = Outcome()
             try:
-                first(replace(member, job=replace(job, budget_s=budget_s)), found)
+                first(replace(member, job=replace(member.job, budget_s=max(share_s, 1e-3))), found)
             except AllConfigsFailedError as error:
                 failed = error
                 continue
@@ -99,13 +91,10 @@ class _Together:
         tied = [name for name in scores if scores[name] <= (1 + TIE_BAND) * min(scores.values())]
         listed = list(job.configs)
         best = min(tied, key=lambda name: (name not in self._untuned, listed.index(name) if name in listed else 0))
-        outcome.winner, outcome.quality = best, self._quality(len(tied))
+        noisy = any(found.quality == "noisy" for _, found, _ in self._found)
+        outcome.winner, outcome.quality = best, "noisy" if noisy else "tied" if len(tied) > 1 else "ok"
         if not is_given:
             self._confirm(outcome, scores, late)
-
-    def _quality(self, tied: int) -> Quality:
-        qualities = {found.quality for _, found, _ in self._found}
-        return "noisy" if "noisy" in qualities else "tied" if tied > 1 else "ok"
 
     # -- scores --------------------------------------------------------------------------------------------------
 
@@ -150,34 +139,30 @@ class _Together:
             return None
         found = Outcome()
         untuned = job.untuned if all_stay else names[0]  # in a duel, what stays in a tie
-        budget_s = None if left_s == math.inf else left_s
+        check = job.check if all_stay else None
         try:
-            check = job.check if all_stay else None
-            search.run(replace(job, configs=configs, untuned=untuned, all_stay=all_stay, budget_s=budget_s, check=check,
+            search.run(replace(job, configs=configs, untuned=untuned, all_stay=all_stay, budget_s=left_s, check=check,
                                known={}, incumbent=None, spare=None), found)  # fmt: skip
         except AllConfigsFailedError:
             return None
         return found
 
     def _confirm(self, outcome: Outcome, scores: Mapping[str, float], late: bool) -> None:
-        """Let the first of the best win that what runs untuned beats for no member; else that stays."""
+        """Let the first of the best win that the untuned configs do not beat in a duel, else an untuned one."""
         names = sorted(scores, key=lambda name: (name != outcome.winner, scores[name]))[:CHALLENGES]
         [common] = self._untuned if len(self._untuned) == 1 else [None]
         for name in names:
-            if name == common:
-                outcome.winner = name
-                return
-            if (late or self._left_s() <= 0) and common in scores:
+            if name != common and common in scores and (late or self._left_s() <= 0):
                 outcome.winner, outcome.quality, outcome.unconfirmed = common, "unresolved", name
                 return
-            if self._wins(name):
+            if name == common or self._wins(name):
                 outcome.winner = name
                 return
         # No config loses nowhere: the common one of all is left, else the one that loses least to what each member has.
         outcome.winner = common if common in scores else min(scores, key=self._largest_loss)
 
     def _wins(self, name: str) -> bool:
-        """Whether a config beats what runs untuned over all members, and loses to the `default=` of none, once more."""
+        """Whether a config beats the untuned ones in a duel over all members, and no `default=` beats it."""
         mine, bases = [], []
         for member, _, times in self._found:
             untuned = member.job.untuned or ""
@@ -213,13 +198,8 @@ class _Together:
     def note(self, outcome: Outcome) -> None:
         outcome.timings = self._combined()
         for _, found, _ in self._found:
-            outcome.compile_s += found.compile_s
-            for name in ("written", "unnamed"):
-                known = getattr(outcome, name)
-                known += [one for one in getattr(found, name) if one not in known]
-            outcome.noise = outcome.noise or found.noise
-            for name in ("one_answer_us", "copied_bytes", "needed_bytes", "regime", "space"):
-                setattr(outcome, name, getattr(found, name))
+            outcome.absorb(found)
+            outcome.noise, outcome.space = outcome.noise or found.noise, found.space
         ratios = dict(zip(range(len(self._found)), self._vs_default(outcome.winner or "")))
         outcome.members = {"by": self._by, "calls": [
             {"sizes": dict(member.sizes), "count": member.count, "vs_default": ratios[index][1],

@@ -49,22 +49,15 @@ def nothing(trials: Sequence[Trial]) -> None:
 
 @dataclass(frozen=True)
 class Track:
-    """How a race takes its samples.
+    """How a race takes its samples."""
 
-    Attributes:
-        sample: Appends one sample to each trial, in this order, or sets its `error`; skips trials with an error. A
-            trial may be listed several times.
-        measured: Called with the trials after each round.
-        examine: Called with those that survive the first samples; may set `error`.
-        recovers: Called after each round: whether the device ran as it should; if not, pauses first.
-        drifts: Whether samples are listed in the order they were taken, so that drift can be removed.
-    """
-
+    # Appends one sample to each trial, in this order, or sets its `error`; skips trials with an error. A trial may be
+    # listed several times.
     sample: Callable[[Sequence[Trial]], None]
-    measured: Callable[[Sequence[Trial]], None] = nothing
-    examine: Callable[[Sequence[Trial]], None] = nothing
-    recovers: Callable[[], bool] = lambda: True
-    drifts: bool = True
+    measured: Callable[[Sequence[Trial]], None] = nothing  # called with the trials after each round
+    examine: Callable[[Sequence[Trial]], None] = nothing  # called with the survivors of the first samples
+    recovers: Callable[[], bool] = lambda: True  # after each round: whether the device ran well; if not, pauses first
+    drifts: bool = True  # whether samples are listed in the order they were taken, so that drift can be removed
 
 
 def race(
@@ -101,15 +94,11 @@ def race(
 
 @dataclass(frozen=True)
 class Duel:
-    """Fresh samples of the race's best and the untuned config.
-
-    Attributes:
-        steady: Whether conditions were steady meanwhile.
-    """
+    """Fresh samples of the race's best and the untuned config."""
 
     best: Trial
     untuned: Trial
-    steady: bool = True
+    steady: bool = True  # whether conditions were steady meanwhile
 
     @property
     def is_won(self) -> bool:
@@ -127,11 +116,7 @@ class Duel:
 
 
 def duel(best: Trial, untuned: Trial, track: Track, random_seed: int = 0) -> Duel:
-    """Compare the best of a race with the untuned config on fresh samples.
-
-    Args:
-        best, untuned: Keep their samples; get the error of a failed launch.
-    """
+    """Compare the best of a race with the untuned config on fresh samples; their own samples stay."""
     pair = [replace(trial, samples_us=[], leader_us=None) for trial in (best, untuned)]
     rounds = _Rounds(track, random.Random(random_seed))
     while len(pair[0].samples_us) < DUEL_SAMPLES and rounds.run(_open(pair), DUEL_ROUND):
@@ -151,15 +136,12 @@ class _Rounds:
     """Rounds of a race: each samples its trials in random order, several times if they are few.
 
     `left` counts the disturbed rounds that may still be thrown away.
-
-    Attributes:
-        left: Disturbed rounds that may still be thrown away.
     """
 
     def __init__(self, track: Track, shuffle: random.Random) -> None:
         self._track, self._shuffle = track, shuffle
         self._drift = Drift()
-        self.left = DISTURBED_ROUNDS
+        self.left = DISTURBED_ROUNDS  # disturbed rounds that may still be thrown away
 
     def run(self, trials: Sequence[Trial], count: int) -> bool:
         """Take `count` samples of each; False if none came: out of time, or the timer gives one answer only."""
@@ -305,16 +287,11 @@ def pick(samples_us: Mapping[str, Sequence[float]], untuned: str | None = None) 
         untuned: Name of the config that runs untuned.
     """
     names = list(samples_us)
-    trials = [
-        Trial(index, _no_launch, _no_launch, samples_us=list(samples_us[name])) for index, name in enumerate(names)
-    ]
+    idle = lambda: None
+    trials = [Trial(index, idle, idle, samples_us=list(samples_us[name])) for index, name in enumerate(names)]
     place = names.index(untuned) if untuned is not None and untuned in samples_us else None
     best, quality = winner(trials, 0.0, untuned=place)
     return names[best.index], quality
-
-
-def _no_launch() -> None:
-    """A trial that is not launched any more."""
 
 
 def winner(

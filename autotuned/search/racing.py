@@ -31,10 +31,6 @@ class Racing:
     Args:
         catching: Returns a context that stores an exception as the trial's error.
         compiling: Seconds since each config that is being compiled began, by identity.
-
-    Attributes:
-        steady: Whether the device ran well in the race that counts.
-        noise: Details if the race was noisy, else None.
     """
 
     def __init__(
@@ -43,8 +39,8 @@ class Racing:
     ) -> None:  # fmt: skip
         self._job, self._board, self._sampling, self._guard = job, board, sampling, guard
         self._catching, self._compiling = catching, compiling
-        self.steady = True
-        self.noise: Noise | None = None
+        self.steady = True  # whether the device ran well in the race that counts
+        self.noise: Noise | None = None  # details if the race was noisy, else None
 
     # -- the race ------------------------------------------------------------------------------------------------
 
@@ -55,7 +51,7 @@ class Racing:
         """
         running = self._board.open()
         measured = [trial.median_us for trial in running if trial.samples_us]
-        if self._out_of_time or not measured or self._job.all_stay:
+        if self._sampling.is_late or not measured or self._job.all_stay:
             return running
         limit_us = FAR_OFF_UNWARMED * min(measured)
         stays = self._board.untuned
@@ -65,15 +61,11 @@ class Racing:
         return racing
 
     def run(self, racing: Sequence[Trial], examine: Callable[[Sequence[Trial]], None]) -> None:
-        """Race under the GPU's lock; once more if it was noisy.
-
-        Args:
-            examine: Called with those that survive the first samples.
-        """
+        """Race under the GPU's lock, showing survivors of the first samples to `examine`; once more if it was noisy."""
         timer, left_s = self._job.timer, max(0.0, self._sampling.left_s)
         self._board.report(racing[0], "waiting")  # blame no config for another search
         with locks.gpu_locked(timer.device, min(locks.GPU_PATIENCE_S, left_s)):
-            if not self._out_of_time:
+            if not self._sampling.is_late:
                 self._guard.with_room(timer.warm_up)
             start = time.monotonic()
             self.steady = self._race(racing, self._track(examine))
@@ -87,10 +79,11 @@ class Racing:
         """If the race was noisy, wait for calm and race again."""
         ran = _measured(racing)
         is_noisy = self._job.timer.repeats and bool(ran) and self.winner(ran)[1] == "noisy"
-        if is_noisy and not self._out_of_time:
+        if is_noisy and not self._sampling.is_late:
             waited_s = self._wait_for_calm(self._board.untuned or ran[0], min(PATIENCE_S, PATIENCE_RACES * took_s))
-            repeated = not self._out_of_time and self._repeat(ran)
-            self._note_noise(_measured(ran), waited_s, repeated)
+            repeated = not self._sampling.is_late and self._repeat(ran)
+            if left := _measured(ran):
+                self.noise = Noise(self.winner(left)[0].middle, not self.steady, round(waited_s, 3), repeated)
 
     def _repeat(self, ran: Sequence[Trial]) -> bool:
         """Race again; restores the first samples and returns False if time runs out."""
@@ -99,16 +92,12 @@ class Racing:
             trial.samples_us.clear()
             trial.leader_us = None
         steady = self._race(ran, self._track(), random_seed=1)
-        if not self._out_of_time:
+        if not self._sampling.is_late:
             self.steady = steady
             return True
         for trial, (samples_us, leader_us) in zip(ran, before):
             trial.samples_us[:], trial.leader_us = samples_us, leader_us
         return False
-
-    def _note_noise(self, ran: Sequence[Trial], waited_s: float, repeated: bool) -> None:
-        if ran:
-            self.noise = Noise(self.winner(ran)[0].middle, not self.steady, round(waited_s, 3), repeated)
 
     def _wait_for_calm(self, probed: Trial, patience_s: float) -> float:
         """Wait until a short probe is calm; returns the seconds waited."""
@@ -166,11 +155,7 @@ class Racing:
             self._board.tell(trial)
 
     def _ran_well(self) -> bool:
-        return self._out_of_time or self._job.timer.ran_well()
-
-    @property
-    def _out_of_time(self) -> bool:
-        return self._sampling.left_s < 0
+        return self._sampling.is_late or self._job.timer.ran_well()
 
     @property
     def _is_given(self) -> bool:

@@ -16,26 +16,25 @@ DUEL_SHARE = 0.05  # share of the budget for the final duel, without which nothi
 
 
 class Sampling:
-    """Takes samples until the deadline has passed and a config has a time.
-
-    Args:
-        job: The search; its budget starts now.
-
-    Attributes:
-        deadline_s: On `time.monotonic`, for all but the final duel; infinite without a budget.
-    """
+    """Takes samples until the deadline has passed and a config has a time; the job's budget starts now."""
 
     def __init__(self, job: Job, board: Board) -> None:
         self._job, self._board = job, board
         self._early: dict[int, list[float]] = {}  # samples taken while others compiled
         self._cost_s: dict[int, float] = {}  # of one sample of a config, overhead included
-        budget_s = math.inf if job.budget_s is None else job.budget_s
-        self.deadline_s, self._end_s = time.monotonic() + (1 - DUEL_SHARE) * budget_s, time.monotonic() + budget_s
+        now_s = time.monotonic()
+        # The deadline is for all but the final duel.
+        self.deadline_s, self._end_s = now_s + (1 - DUEL_SHARE) * job.budget_s, now_s + job.budget_s
 
     @property
     def left_s(self) -> float:
         """Seconds until the deadline; negative after it."""
         return self.deadline_s - time.monotonic()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.left_s < 0
 
     def use_all(self) -> None:
         """Use the whole budget from now on."""
@@ -49,7 +48,7 @@ class Sampling:
     @property
     def is_over(self) -> bool:
         """Whether to take no further samples."""
-        return self.left_s < 0 and self.answered
+        return self.is_late and self.answered
 
     def take(self, trial: Trial, count: int) -> None:
         """Add samples to a trial; with a deadline in parts that fit the time left.

@@ -19,7 +19,7 @@ from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
 from autotuned.search.racing import Racing
 from autotuned.search.safety import snapshots
-from autotuned.search.safety.comparison import Comparison, Launches
+from autotuned.search.safety.comparison import Comparison
 from autotuned.search.safety.protection import Guard
 from autotuned.search.sampling import Sampling
 from autotuned.search.timers import GivenTimer
@@ -50,7 +50,7 @@ def run(job: Job, outcome: Outcome) -> None:
             search.raise_if_all_failed()
             search.choose(outcome)
     except CheckError:
-        search.forget()  # with a reference in doubt nothing can be said of any config
+        search.board.trials.clear()  # with a wrong reference no timing means anything
         raise
     finally:
         outcome.timings = search.board.timings()
@@ -66,8 +66,9 @@ class _Search:
         if fresh and job.incumbent is not None:  # its old time was taken under other conditions
             fresh.append(job.incumbent)  # last, so that a small budget is spent on new configs
         self.board.trials += [self.board.made(identity, self._guard.prepare) for identity in fresh]
-        launches = Launches(self._launch, self._runs)
-        self._comparison = Comparison(job, self.board, self._ahead, self._guard, launches) if job.check else None
+        self._comparison: Comparison | None = None
+        if job.check:
+            self._comparison = Comparison(job, self.board, self._ahead, self._guard, self._launch, self._runs)
         self._first_error: Exception | None = None  # raised if all fail with the same error
         self._checked: set[int] = set()
         self._earlier: list[Trial] = []  # measured by earlier searches, and may win
@@ -93,15 +94,12 @@ class _Search:
             self._first_error = self._comparison = self._stands_first = None
             del self._racing  # it holds this search
             for trial in [*self.board.trials, *self._recalled.values()]:
-                trial.prepare = trial.launch = trial.finish = _nothing
+                trial.prepare = trial.launch = trial.finish = lambda: None
             self._earlier.clear()
             self._recalled.clear()
             if self._guard.is_short and not self._lost:
                 self._job.timer.free()  # torch would keep the memory
             self._job.journal.end()
-
-    def forget(self) -> None:
-        self.board.trials.clear()
 
     # -- compiling and the first launches --------------------------------------------------------------------------
 
@@ -135,9 +133,12 @@ class _Search:
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
         wanted = [self._wanted(trial) for trial in self.board.open()]
-        with contextlib.closing(
-            self._ahead.stream(wanted, self._sampling.deadline_s, self._still_compiling, self._has_run)
-        ) as stream:
+
+        def tick(one: Wanted) -> None:
+            self.board.report(self.board.trial(one.index), "compiling", self._ahead.running())
+
+        stream = self._ahead.stream(wanted, self._sampling.deadline_s, tick, self._has_run)
+        with contextlib.closing(stream):
             for ready in stream:
                 waiting.discard(ready.wanted.index)
                 self._meet(ready)
@@ -149,9 +150,6 @@ class _Search:
         suspect = identity in self._job.journal.suspects
         hooked, likely = self.board.is_hooked(trial), identity in self._job.likely
         return Wanted(trial.index, identity, self._job.configs[identity], hooked, likely, suspect)
-
-    def _still_compiling(self, wanted: Wanted) -> None:
-        self.board.report(self.board.trial(wanted.index), "compiling", self._ahead.running())
 
     def _meet(self, ready: Ready) -> None:
         """Launch a compiled config unless an equal binary was launched; sample it while others compile."""
@@ -165,7 +163,7 @@ class _Search:
             if first != trial.index:
                 trial = self.board.pair(trial, self.board.trial(first))
                 return
-        if trial.error is None and self._has_run() and self._out_of_time():
+        if trial.error is None and self._has_run() and self._sampling.is_late:
             trial.error = ""
         elif trial.error is None:
             self._launch_first(trial)
@@ -184,10 +182,10 @@ class _Search:
         with self._catching(trial):
             self._guard.protect()
             self._job.journal.begin(self.board.identity(trial))
-            self._guard.begin()
+            self._guard.protection.begin()
             try:
                 self._guard.with_room(partial(self._launch, trial))
-                self._guard.learn()
+                self._guard.protection.learn()
             finally:
                 self._job.journal.launched()
         self.board.launched += 1
@@ -206,7 +204,7 @@ class _Search:
         return trial.error is None
 
     def _launch(self, trial: Trial, poisoned: Sequence[Any] = ()) -> None:
-        self._guard.renew()
+        self._guard.protection.renew()
         trial.prepare()
         snapshots.poison(poisoned)
         trial.launch()
@@ -216,7 +214,6 @@ class _Search:
     # -- what is expected ----------------------------------------------------------------------------------------
 
     def _examine(self, survivors: Sequence[Trial]) -> None:
-        """Check the configs still in the race."""
         comparison = self._comparison
         if comparison is None or not survivors:
             return
@@ -231,7 +228,7 @@ class _Search:
                 if trial.index not in self._checked:
                     self._check(comparison, trial)
             self._overrule(list(self._recalled.values()))
-            comparison.refuse_majority(self.board.wrong, len(self._checked))
+            comparison.checker.refuse_majority(self.board.wrong, len(self._checked))
 
     def _first(self) -> Trial:
         """The first config of the list that runs, in this search or launched again from an earlier one."""
@@ -279,7 +276,7 @@ class _Search:
         else:
             return
         self._check_device(trial)
-        self._guard.learn()
+        self._guard.protection.learn()
 
     def _note_error(self, trial: Trial, error: Exception) -> None:
         if failures.is_passing(error):
@@ -304,9 +301,6 @@ class _Search:
                 self._job.journal.died(self.board.identity(trial))
                 label = self.board.label(trial)
             raise failures.device_lost(self._job.tunable.name, error, label) from error
-
-    def _out_of_time(self) -> bool:
-        return self._sampling.left_s < 0
 
     def _has_run(self) -> bool:
         """Whether a config has run: then nothing is compiled or launched after the deadline."""
@@ -354,7 +348,7 @@ class _Search:
         if not self._racing.may_duel(best):
             return None
         assert untuned is not None
-        late = best in self._earlier and self._out_of_time()
+        late = best in self._earlier and self._sampling.is_late
         if late or (best in self._earlier and not self._meet_again(best)):
             return self._unconfirmed(best, untuned, ran) if late else None
         duel = self._racing.duel(best, untuned)
@@ -397,7 +391,3 @@ class _Search:
     def _overrule(self, trials: Sequence[Trial]) -> None:
         """Drop the earlier timings of configs that fail now."""
         self.board.trials += [trial for trial in trials if trial.error and trial not in self.board.trials]
-
-
-def _nothing() -> None:
-    """Stands in for what a finished trial did."""

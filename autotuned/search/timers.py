@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from autotuned import env
 from autotuned.gpu import clocks
@@ -20,32 +20,27 @@ from autotuned.search.trial import Trial
 from autotuned.typed_json import Json
 
 
-class Timer(Protocol):
-    """Measures launches on one kind of device.
+class Timer:
+    """Measures launches on one kind of device; by default one without clocks and memory to look after."""
 
-    Attributes:
-        resolution_us: Resolution of the clock.
-        overlaps: Whether times are valid while other threads compile.
-        device: Host-wide name of the device, on which one search at a time measures; None for no lock.
-        is_short: Whether device memory was short.
-        repeats: Whether to repeat a noisy race.
-    """
-
-    resolution_us: float
-    repeats: bool
-    overlaps: bool
-    device: str | None
-    is_short: bool
+    resolution_us: float = 0.0  # resolution of the clock
+    repeats: bool = False  # whether to repeat a noisy race
+    overlaps: bool = False  # whether times are valid while other threads compile
+    device: str | None = None  # host-wide name of the device, on which one search at a time measures; None for no lock
+    is_short: bool = False  # whether device memory was short
 
     @property
     def regime(self) -> Mapping[str, Json]:
         """Conditions of the measurement, for the record: a choice may be poor under other ones."""
+        raise NotImplementedError
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """Times of `count` launches in microseconds, each after its own preparation."""
+        raise NotImplementedError
 
     def turn(self, trials: Sequence[Trial]) -> list[float] | None:
         """One time of each in microseconds, back to back; None to sample each by itself."""
+        return None
 
     def synchronize(self) -> None:
         """Wait for all launches; raises the device's error if it has one."""
@@ -58,6 +53,7 @@ class Timer(Protocol):
 
     def ran_well(self) -> bool:
         """Whether the device ran at its clocks; if not, pauses first so that it recovers."""
+        return True
 
 
 def host_us(call: Callable[[], Any]) -> float:
@@ -67,18 +63,10 @@ def host_us(call: Callable[[], Any]) -> float:
     return (time.perf_counter_ns() - start) / 1e3
 
 
-class HostTimer:
-    """Wall clock of the CPU, for the interpreter and for callables on the CPU.
-
-    Args:
-        objective: Makes no difference here.
-        repeats: False in the interpreter, whose times mean little anyway.
-    """
+class HostTimer(Timer):
+    """Wall clock of the CPU, for callables on the CPU and for the interpreter, where races are not repeated."""
 
     resolution_us = 0.1
-    overlaps = False
-    device: str | None = None
-    is_short = False
     regime: Mapping[str, Json] = {"clock": "host", "cache": "warm"}
 
     def __init__(self, objective: str = "kernel", repeats: bool = False) -> None:
@@ -88,10 +76,6 @@ class HostTimer:
         """Times of `count` calls in microseconds."""
         return [self._once(trial) for _ in range(count)]
 
-    def turn(self, trials: Sequence[Trial]) -> list[float] | None:
-        """None: batching gains nothing."""
-        return None
-
     @staticmethod
     def _once(trial: Trial) -> float:
         trial.prepare()
@@ -99,21 +83,8 @@ class HostTimer:
         trial.finish()
         return elapsed_us
 
-    def synchronize(self) -> None:
-        """Nothing to wait for."""
 
-    def warm_up(self) -> None:
-        """Not needed."""
-
-    def free(self) -> None:
-        """Nothing is held."""
-
-    def ran_well(self) -> bool:
-        """Always true."""
-        return True
-
-
-class CudaTimer:
+class CudaTimer(Timer):
     """Events on the current stream, with the L2 cache flushed before each launch.
 
     A sleeping kernel holds the stream until the host is ahead of the device, so that host overhead is not measured.
@@ -319,29 +290,15 @@ class AnswerError(ValueError):
     """A user's benchmark returned an invalid time; the text says what was expected and what came."""
 
 
-class GivenTimer:
+class GivenTimer(Timer):
     """The user's `do_bench`, called as Triton does: with a closure that restores, runs hooks and launches."""
 
-    resolution_us = 0.0
-    repeats = False
-    overlaps = False  # it may measure the host
     regime: Mapping[str, Json] = {"clock": "do_bench"}
 
     def __init__(self, do_bench: Callable[..., Any], inner: Timer) -> None:
         self._do_bench = do_bench
-        self.synchronize, self.free, self.device = inner.synchronize, inner.free, inner.device
-        self.is_short = inner.is_short
-
-    def warm_up(self) -> None:
-        """Left to `do_bench`."""
-
-    def turn(self, trials: Sequence[Trial]) -> list[float] | None:
-        """None: it is called for each config by itself."""
-        return None
-
-    def ran_well(self) -> bool:
-        """Always true: it is asked once."""
-        return True
+        self.device, self.is_short = inner.device, inner.is_short
+        self.synchronize, self.free = inner.synchronize, inner.free  # type: ignore[method-assign]
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """Its three quantiles in microseconds, once."""

@@ -12,25 +12,16 @@ NOISE_FLOOR = 0.003  # smallest relative spread that is believed
 
 @dataclass
 class Trial:
-    """One config in the race.
+    """One config in the race."""
 
-    Attributes:
-        index: Position in the list of candidates; the earlier one wins a tie.
-        launches: Launches per sample, which is their mean.
-        leader_us: The leader's median when this trial left the race; None while in it.
-        prepare: Restores, zeroes and runs hooks; not timed.
-        launch: Launches the config once; timed.
-        finish: Runs after the launch; not timed.
-    """
-
-    index: int
-    prepare: Callable[[], None]
-    launch: Callable[[], Any]
-    finish: Callable[[], None] = lambda: None
+    index: int  # position in the list of candidates; the earlier one wins a tie
+    prepare: Callable[[], None]  # restores, zeroes and runs hooks; not timed
+    launch: Callable[[], Any]  # launches the config once; timed
+    finish: Callable[[], None] = lambda: None  # runs after the launch; not timed
     samples_us: list[float] = field(default_factory=list)
-    launches: int = 1
+    launches: int = 1  # launches per sample, which is their mean
     error: str | None = None
-    leader_us: float | None = None
+    leader_us: float | None = None  # the leader's median when this trial left the race; None while in it
 
     @property
     def median_us(self) -> float:

@@ -19,25 +19,17 @@ log = logging.getLogger("autotuned")
 
 
 class Board:
-    """The trials of a search.
-
-    Attributes:
-        trials: One per config that this search measures.
-        duplicates: For trials with the same binary as another: the one measured for both, by index.
-        why: Why trials failed if the error's text does not say it all, by index.
-        passed, failed_checks: Checks that found a config right, and wrong, by identity.
-        launched: Number of configs launched at least once, or excluded from launching.
-    """
+    """The trials of a search."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._identities = list(job.configs)
-        self.trials: list[Trial] = []
-        self.duplicates: dict[int, Trial] = {}
-        self.why: dict[int, Reason] = {}
-        self.passed: dict[str, tuple[Checked, ...]] = {}
-        self.failed_checks: dict[str, tuple[Checked, ...]] = {}
-        self.launched = 0
+        self.trials: list[Trial] = []  # one per config that this search measures
+        self.duplicates: dict[int, Trial] = {}  # by index: the trial of the same binary that is measured for both
+        self.why: dict[int, Reason] = {}  # why trials failed if the error's text does not say it all, by index
+        self.passed: dict[str, tuple[Checked, ...]] = {}  # checks that found a config right, by identity
+        self.failed_checks: dict[str, tuple[Checked, ...]] = {}  # checks that found it wrong
+        self.launched = 0  # number of configs launched at least once, or excluded from launching
 
     def place(self, identity: str) -> int:
         """Index of a candidate."""
@@ -145,7 +137,7 @@ class Board:
                 self.duplicates[index] = trial
         return trial
 
-    # -- what is known -------------------------------------------------------------------------------------------
+    # -- timings -------------------------------------------------------------------------------------------------
 
     def timings(self) -> list[Timing]:
         """Timings of the candidates in list order, without those never tried or stopped by a full memory."""
@@ -154,8 +146,7 @@ class Board:
             if trial.index not in self.duplicates and self._is_worth_telling(trial):
                 found[self.identity(trial)] = self.timing(trial)
         found.update(self._same())
-        order = [identity for identity in self._identities if identity in found]
-        return [found[identity] for identity in [*order, *(name for name in found if name not in order)]]
+        return [found[identity] for identity in dict.fromkeys([*self._identities, *found]) if identity in found]
 
     def timing(self, trial: Trial) -> Timing:
         """Timing and verdicts of a trial."""
@@ -198,21 +189,16 @@ class Board:
         """Reason and label of each config that failed; of earlier failures if none was tried now."""
         if failed := self.failed():
             return [(trial.error or "", self.label(trial)) for trial in failed]
-        known = [(identity, timing) for identity, timing in self._job.known.items() if identity in self._job.configs]
-        return [(timing.error or timing.status, self._words(timing.config)) for _, timing in known]
+        known = [timing for identity, timing in self._job.known.items() if identity in self._job.configs]
+        return [(timing.error or timing.status, self._words(timing.config)) for timing in known]
 
-    # -- who is told ---------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------
 
     def _is_worth_telling(self, trial: Trial) -> bool:
         return self.reason(trial).lifetime is not Lifetime.SEARCH and bool(trial.error or trial.samples_us)
 
     def raise_if_all_failed(self, first: Exception | None, excluded: Container[str]) -> None:
-        """Raise if there is nothing to choose from.
-
-        Args:
-            first: The error that every config raised, if it is the same one.
-            excluded: Identities of configs that did not compile.
-        """
+        """Raise if there is nothing to choose from: `first`, if all raised the same error."""
         if list(self.usable()) or not all(map(self._is_out, self.trials)):
             return
         failed, kernel = self.failed(), self._job.tunable.name
@@ -234,11 +220,11 @@ class Board:
 
     def raise_if_none(self, left: Sequence[Trial]) -> None:
         """Raise if the check rejected every config."""
-        unchecked = [trial.error for trial in self.trials if self.reason(trial) is Reason.PASSING]
-        if not left and unchecked:
+        if left:
+            return
+        if unchecked := [trial.error for trial in self.trials if self.reason(trial) is Reason.PASSING]:
             raise failures.no_room(self._job.tunable.name, unchecked[-1] or "")
-        if not left:
-            raise failures.all_failed(self._job.tunable.name, self.reasons())
+        raise failures.all_failed(self._job.tunable.name, self.reasons())
 
     def tell(self, trial: Trial) -> None:
         """Pass a trial's timing to `on_timing`."""
@@ -249,14 +235,10 @@ class Board:
         """Report progress to the observer."""
         if self._job.observer is None:
             return
-        lead = _lead(self.trials)
+        measured = [trial for trial in self.trials if trial.samples_us and not trial.error]
+        lead = min(measured, key=lambda trial: trial.median_us, default=None)
         self._job.observer(Progress(
             self._job.tunable.name, self.launched, len(self.trials), self.label(trial),
             self.label(lead) if lead else None, lead.median_us if lead else None, stage, self.identity(trial),
             compiling or {},
         ))  # fmt: skip
-
-
-def _lead(trials: Sequence[Trial]) -> Trial | None:
-    measured = [trial for trial in trials if trial.samples_us and not trial.error]
-    return min(measured, key=lambda trial: trial.median_us, default=None)

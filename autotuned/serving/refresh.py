@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 from autotuned import env, events
 from autotuned.binaries import libcuda
@@ -26,9 +26,6 @@ from autotuned.store.choice import Choice, Live, Origin
 from autotuned.store.conditions import Conditions
 from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 SHARED_S = 5.0  # how long a look waits for the shared store; later records are found at the next look
 
@@ -111,9 +108,7 @@ class Refresher:
     def __enter__(self) -> Refresher:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -198,7 +193,10 @@ def _refreshed(strict: bool, alone: bool) -> Refreshed:
         _ask_shared({one.key for one in used})
         result.keys = len({one.key for one in used})
         found = [(one, choice) for one in used if (choice := _newer(one)) is not None]
-        result.swaps = _swap_together(used, found) if active.agreements else _swap_alone(found)
+        if active.agreements:
+            result.swaps = _swap_together(used, found)
+        else:
+            result.swaps = [_swapped(_made(one, choice)) for one, choice in found]
     result.seconds = time.perf_counter() - start
     return result
 
@@ -225,7 +223,6 @@ def _why_not(strict: bool, alone: bool) -> str:
 
 
 def _used_by(of: Tuner) -> Iterator[_Used]:
-    """Keys that a tuned function uses now."""
     found: dict[tuple[Key, int, Conditions], _Used] = {}
     for one in of.launcher.bounds():
         use: Chosen | None = one.use
@@ -270,16 +267,10 @@ def _newer(used: _Used) -> Choice | None:
 
 
 class _Ready(NamedTuple):
-    """What to swap for a key."""
-
     used: _Used
     choice: Choice
     pairs: list[tuple[Bound, Bound]]
     swap: Swap
-
-
-def _swap_alone(found: list[tuple[_Used, Choice]]) -> list[Swap]:
-    return [_swapped(_made(used, choice)) for used, choice in found]
 
 
 def _made(used: _Used, choice: Choice) -> _Ready:
@@ -333,7 +324,6 @@ def _refuse(ready: _Ready, error: Exception) -> None:
 
 
 def _swapped(ready: _Ready) -> Swap:
-    """Swap in what is ready."""
     used, swap = ready.used, ready.swap
     swap.launches = sum(used.tuner.launcher.swap(old, new) for old, new in ready.pairs)
     if swap.launches:

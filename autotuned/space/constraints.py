@@ -10,29 +10,22 @@ from autotuned._startup import Frozen
 from autotuned.errors import SpaceError
 
 
+def refusal(where: str, text: str) -> SpaceError:
+    """The error for a part of a declared space; `where`: which one, "" for all of it."""
+    return SpaceError(f"Space: {where}{': ' if where else ''}{text}", constraint=where)
+
+
 class Constraint(Frozen):
-    """A constraint as given.
+    """A constraint as given."""
 
-    Attributes:
-        function: Returns whether a config is a member.
-        label: Its name in messages: position in `where=` and parameters.
-        needs: Required names.
-        takes: Optional names.
-        rest: Whether it takes all other names as keywords.
-    """
-
-    function: Callable[..., Any]
-    label: str
-    needs: tuple[str, ...]
-    takes: tuple[str, ...]
-    rest: bool
+    function: Callable[..., Any]  # returns whether a config is a member
+    label: str  # its name in messages: position in `where=` and parameters
+    needs: tuple[str, ...]  # required names
+    takes: tuple[str, ...]  # optional names
+    rest: bool  # whether it takes all other names as keywords
 
     def bound(self, parameters: Sequence[str], arguments: Mapping[str, Any]) -> Bound:
         """The constraint for one call.
-
-        Args:
-            parameters: Names of the space's parameters, in order.
-            arguments: The call's arguments by name.
 
         Raises:
             SpaceError: It requires an unknown name.
@@ -85,34 +78,26 @@ def checked(where: Any, parameters: Iterable[str]) -> tuple[Constraint, ...]:
     """
     given = (where,) if callable(where) else where
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise SpaceError(f"Space: where: expected callables of parameter names, got {given!r:.60}.", constraint="where")
+        raise refusal("where", f"expected callables of parameter names, got {given!r:.60}.")
     return tuple(_checked(function, f"where[{place}]", list(parameters)) for place, function in enumerate(given))
 
 
 def _checked(function: Any, place: str, parameters: list[str]) -> Constraint:
     if not callable(function):
-        raise SpaceError(
-            f"Space: {place}: expected a callable of parameter names, got {function!r:.60}. Write "
-            f"lambda {parameters[0] if parameters else 'x'}: ...",
-            constraint=place,
-        )
+        hint = f"Write lambda {parameters[0] if parameters else 'x'}: ..."
+        raise refusal(place, f"expected a callable of parameter names, got {function!r:.60}. {hint}")
     kinds = inspect.Parameter
     found = [p for p in _signature(function, place) if p.kind is not kinds.VAR_POSITIONAL]
-    if only_by_place := [p.name for p in found if p.kind is kinds.POSITIONAL_ONLY]:
-        raise SpaceError(
-            f"Space: {place}: expected parameters that can be given by name, got {only_by_place[0]!r} before a '/'. "
-            "Remove the '/'.",
-            constraint=place,
+    if unnamed := [p.name for p in found if p.kind is kinds.POSITIONAL_ONLY]:
+        raise refusal(
+            place, f"expected parameters that can be given by name, got {unnamed[0]!r} before a '/'. Remove the '/'."
         )
     rest = any(p.kind is kinds.VAR_KEYWORD for p in found)
     named = [p for p in found if p.kind is not kinds.VAR_KEYWORD]
     label = f"{place} ({getattr(function, '__name__', 'callable').strip('<>')} of {', '.join(p.name for p in named)})"
     if not rest and not {p.name for p in named} & set(parameters):
-        raise SpaceError(
-            f"Space: {label}: expected a callable that names a parameter of the space, got one that names none. "
-            f"Parameters are: {', '.join(parameters)}.",
-            constraint=label,
-        )
+        text = "expected a callable that names a parameter of the space, got one that names none. Parameters are"
+        raise refusal(label, f"{text}: {', '.join(parameters)}.")
     needs = tuple(p.name for p in named if p.default is kinds.empty)
     return Constraint(function, label, needs, tuple(p.name for p in named if p.name not in needs), rest)
 
@@ -121,8 +106,5 @@ def _signature(function: Callable[..., Any], place: str) -> list[inspect.Paramet
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        raise SpaceError(
-            f"Space: {place}: expected a callable with a signature, got {function!r:.60}. Wrap it in a lambda of "
-            "parameter names.",
-            constraint=place,
-        ) from None
+        text = f"expected a callable with a signature, got {function!r:.60}. Wrap it in a lambda of parameter names."
+        raise refusal(place, text) from None

@@ -72,10 +72,7 @@ class Declaration:
         return self._known[text]
 
     def is_listed(self, members: Members, ranked: bool) -> bool:
-        """Whether all members are candidates, as in a list.
-
-        Args:
-            ranked: Whether a `perf_model` ranks them all.
+        """Whether all members are candidates, as in a list; `ranked` if a `perf_model` ranks them all.
 
         Raises:
             SpaceError: There are too many to rank.
@@ -120,9 +117,7 @@ class Declaration:
 class Declared(Live):
     """Candidates by identity: those named so far, and all other members on demand.
 
-    Args:
-        identity: Identity of a config.
-        admit: Returns the configs that the pruner keeps and the grid launches for this call.
+    `admit` returns the configs that the pruner keeps and the grid launches for this call.
     """
 
     is_listed = False
@@ -165,14 +160,10 @@ class Declared(Live):
         yield from (config for identity, config in self._in_order() if identity not in named)
 
     def _in_order(self) -> Iterator[tuple[str, Config]]:
-        every = iter(self.members) if self.members.exact else self._drawn()
+        source, members = random.Random(0), self.members
+        every = iter(members) if members.exact else (members.draw(source) for _ in itertools.count())
         for point in itertools.islice(itertools.chain(self.members.first, every), ADMITTED):
             yield from self.admitted([self.members.config(point)]).items()
-
-    def _drawn(self) -> Iterator[tuple[int, ...]]:
-        source = random.Random(0)
-        while True:
-            yield self.members.draw(source)
 
     def __len__(self) -> int:
         return super().__len__() + 1  # never a single candidate

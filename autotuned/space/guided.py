@@ -43,12 +43,8 @@ def _one_thread() -> AbstractContextManager[Any]:
 class Guided:
     """Chooses members of a space by a Gaussian process.
 
-    Prior times join the model at a distance in an extra coordinate, chosen by likelihood; once they look unrelated they
-    are dropped.
-
-    Args:
-        first: Members to ask for first.
-        prior: Log times under other conditions, by member.
+    Times in the prior are logarithms. They join the model at a distance in an extra coordinate, chosen by likelihood;
+    once they look unrelated they are dropped.
     """
 
     def __init__(
@@ -230,7 +226,8 @@ class Guided:
         near = process.near(here)
         variance, runs = process.variance(near), self._runs(at)
         best = min(self._times.values(), default=float(mean.min()))
-        self._judge(best, mean, variance, runs)
+        better = below((best + math.log1p(-GAIN) - mean) / np.sqrt(variance)) * runs
+        self.doubt = float(better.max(initial=0.0))
         close_by = self._close_by(at)
         taken: list[int] = []
         before: list[tuple[np.ndarray, float]] = []
@@ -268,7 +265,3 @@ class Guided:
             return np.ones(len(at), bool)
         there = self._encode(np.array(best))
         return np.asarray(((at[:, None] != there[None]).sum(-1).min(1)) <= 2)
-
-    def _judge(self, best: float, mean: np.ndarray, variance: np.ndarray, runs: np.ndarray) -> None:
-        better = below((best + math.log1p(-GAIN) - mean) / np.sqrt(variance)) * runs
-        self.doubt = float(better.max(initial=0.0))

@@ -21,17 +21,7 @@ DRAWN = 500  # the same if the size is an estimate: each draw takes a millisecon
 
 
 class Members:
-    """The members of a space for one call.
-
-    Args:
-        values: The values of each parameter.
-        arguments: The call's arguments by name.
-        first: Points to try first, skipped unless members.
-        options: Whether `num_warps` and the like are launch options.
-
-    Attributes:
-        names: The parameters, in order.
-        exact: Whether there are few enough combinations to list.
+    """The members of a space for one call; `first` are points to try first.
 
     Raises:
         SpaceError: A constraint names something unknown, leaves nothing or raises.
@@ -45,13 +35,13 @@ class Members:
         first: Sequence[Point] = (),
         options: bool = True,
     ) -> None:
-        self.names = tuple(values)
+        self.names = tuple(values)  # the parameters, in order
         self.values = tuple(values.values())
         self._options = {name for name in self.names if options and name in OPTIONS}
         self._has_options = options
         self.parts = parts.split(values, [one.bound(self.names, arguments) for one in where])
         self.under = ""  # what constraints read of the call, as text; set by `Declaration`
-        self.exact = all(part.exact for part in self.parts)
+        self.exact = all(part.exact for part in self.parts)  # whether there are few enough combinations to list
         self.first = tuple(point for point in dict.fromkeys(first) if self.holds(point))
 
     @cached_property

@@ -33,10 +33,6 @@ class Part:
         places: Positions of the parameters in a point.
         values: The values of each.
         constraints: With the positions, within `places`, that each reads.
-    Members are listed, or estimated, when something asks how many there are: to find a stored choice nothing does.
-
-    Attributes:
-        exact: Whether there are few enough combinations to list the members.
     """
 
     def __init__(
@@ -48,7 +44,7 @@ class Part:
         for bound, reads in constraints:
             self._at[max(reads)].append((bound, reads))
         self._combinations = math.prod(map(len, values))
-        self.exact = self._combinations <= LISTED
+        self.exact = self._combinations <= LISTED  # whether there are few enough combinations to list the members
         self._pool: list[tuple[Point, float]] = []  # drawn members with their weights
         self._tries = TRIES
 
@@ -154,19 +150,16 @@ def split(values: Mapping[str, Sequence[object]], constraints: Sequence[Bound]) 
         reads = [(bound, tuple(group.index(names.index(name)) for name in bound.names)) for bound in inside]
         part = Part(group, [values[names[place]] for place in group], reads)
         if part.is_empty():
-            tried = "" if part.exact else f", as far as {TRIED:,} random tries tell"
+            labels, named = [bound.label for bound in inside], [names[place] for place in group]
+            verb, tried = "leave" if len(labels) > 1 else "leaves", f", as far as {TRIED:,} random tries tell"
             raise SpaceError(
-                f"Space: expected some of {math.prod(len(values[names[place]]) for place in group):,} combinations of "
-                f"{', '.join(names[place] for place in group)}, got none: {_nothing_left(inside)} nothing{tried}. "
-                "Loosen a constraint, or add values.",
-                constraint="; ".join(bound.label for bound in inside),
+                f"Space: expected some of {math.prod(len(values[name]) for name in named):,} combinations of "
+                f"{', '.join(named)}, got none: {', '.join(labels)} {verb} nothing{tried * (not part.exact)}. Loosen a "
+                "constraint, or add values.",
+                constraint="; ".join(labels),
             )
         parts.append(part)
     return parts
-
-
-def _nothing_left(bounds: Sequence[Bound]) -> str:
-    return f"{', '.join(bound.label for bound in bounds)} {'leave' if len(bounds) > 1 else 'leaves'}"
 
 
 def _groups(count: int, links: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -14,25 +14,16 @@ MODELLED = 60  # the fastest times in the model, and as many random ones
 
 
 class Prior:
-    """Times of the same configs under other conditions: another card, shape or toolchain.
-
-    Args:
-        times: Logarithms of times, by member.
-
-    Attributes:
-        order: Members, fastest first.
-        at: Coordinates of those in the model, one row each.
-        seen: Their log times, relative to `level`.
-    """
+    """Log times of the same configs under other conditions: another card, shape or toolchain."""
 
     def __init__(self, times: Mapping[Point, float], encode: Encoding, source: random.Random) -> None:
-        self.order = sorted(times, key=lambda point: (times[point], point))
+        self.order = sorted(times, key=lambda point: (times[point], point))  # members, fastest first
         rest = self.order[MODELLED:]
         kept = self.order[:MODELLED] + source.sample(rest, min(len(rest), MODELLED))
         found = np.array([times[point] for point in kept])
         self.level = float(found.mean()) if kept else 0.0
-        self.seen = found - self.level
-        self.at = encode(np.array(kept)) if kept else np.zeros((0, 1), np.float32)
+        self.seen = found - self.level  # their log times, relative to `level`
+        self.at = encode(np.array(kept)) if kept else np.zeros((0, 1), np.float32)  # coordinates, one row each
 
     def __bool__(self) -> bool:
         return bool(self.order)

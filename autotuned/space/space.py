@@ -7,6 +7,7 @@ from typing import Any
 
 from autotuned.errors import SpaceError
 from autotuned.space import constraints
+from autotuned.space.constraints import refusal
 from autotuned.space.members import Members, indices, key_of
 from autotuned.space.parts import Point
 from autotuned.tunable.configs import OPTIONS, is_config
@@ -69,61 +70,53 @@ def pow2s(low: int, high: int) -> list[int]:
 
 def _checked(parameters: Any) -> dict[str, Sequence[Any]]:
     if not isinstance(parameters, Mapping) or not parameters:
-        raise SpaceError(f"Space: expected a dict of values by parameter name, got {parameters!r:.60}.", constraint="")
+        raise refusal("", f"expected a dict of values by parameter name, got {parameters!r:.60}.")
     return {name: _values(name, given) for name, given in parameters.items()}
 
 
 def _values(name: Any, given: Any) -> tuple[Any, ...]:
     if not isinstance(name, str) or not name.isidentifier():
-        raise SpaceError(f"Space: expected names of parameters, got {name!r:.60}.", constraint="")
+        raise refusal("", f"expected names of parameters, got {name!r:.60}.")
     if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
-        raise SpaceError(
-            f"Space: {name}: expected a list or range of values, got {given!r:.60}. Write [{given!r:.60}] for one "
-            "value.",
-            constraint=name,
-        )
+        text = f"expected a list or range of values, got {given!r:.60}. Write [{given!r:.60}] for one value."
+        raise refusal(name, text)
     values = tuple(given)
     if not 0 < len(values) <= MOST_VALUES:
-        raise SpaceError(f"Space: {name}: expected 1 to {MOST_VALUES:,} values, got {len(values):,}.", constraint=name)
+        raise refusal(name, f"expected 1 to {MOST_VALUES:,} values, got {len(values):,}.")
     keys = [key_of(value) for value in values]
     if len(set(keys)) < len(keys):
         twice = next(value for place, value in enumerate(values) if keys[place] in keys[:place])
-        raise SpaceError(
-            f"Space: {name}: expected each value once, got {twice!r:.60} twice. Remove one.", constraint=name
-        )
+        raise refusal(name, f"expected each value once, got {twice!r:.60} twice. Remove one.")
     return values
 
 
 def _values_of(config: Any, parameters: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Values that a config sets, without launch options that are at their default and not in the space."""
-    options = {name: getattr(config, name, usual) for name, usual in (*OPTIONS.items(), ("pre_hook", None))}
     usual = {**OPTIONS, "pre_hook": None}
-    return {**{name: value for name, value in options.items() if name in parameters or value != usual[name]},
-            **config.kwargs}  # fmt: skip
+    options = {name: getattr(config, name, default) for name, default in usual.items()}
+    kept = {name: value for name, value in options.items() if name in parameters or value != usual[name]}
+    return {**kept, **config.kwargs}
 
 
 def _first(given: Any, parameters: Mapping[str, Sequence[Any]]) -> Point:
     """An item of `first=` as a point."""
     values = _values_of(given, parameters) if is_config(given) else given
     if not isinstance(values, Mapping) or not parameters.keys() <= values.keys():
-        raise SpaceError(
-            f"Space: first: expected a Config or a dict with a value for each of {', '.join(parameters)}, got "
-            f"{given!r:.80}.",
-            constraint="first",
-        )
+        names = ", ".join(parameters)
+        raise refusal("first", f"expected a Config or a dict with a value for each of {names}, got {given!r:.80}.")
     if unknown := [name for name in values if name not in parameters]:
-        raise SpaceError(
-            f"Space: first: expected the space's parameters alone ({', '.join(parameters)}), got {unknown[0]!s:.40} "
-            "too. Add it to the parameters, or leave it out here.",
-            constraint="first",
+        raise refusal(
+            "first",
+            f"expected the space's parameters alone ({', '.join(parameters)}), got {unknown[0]!s:.40} too. Add it to "
+            "the parameters, or leave it out here.",
         )
     known = {name: indices(allowed) for name, allowed in parameters.items()}
     for name, places in known.items():
         if key_of(values[name]) not in places:
-            raise SpaceError(
-                f"Space: first: expected {name} among its values {list(parameters[name])!r:.80}, got "
-                f"{values[name]!r:.40}. Add it to them.",
-                constraint="first",
+            raise refusal(
+                "first",
+                f"expected {name} among its values {list(parameters[name])!r:.80}, got {values[name]!r:.40}. Add it to "
+                "them.",
             )
     return tuple(places[key_of(values[name])] for name, places in known.items())
 

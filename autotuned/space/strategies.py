@@ -8,18 +8,14 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
+from autotuned._startup import Protocol
 from autotuned.errors import OptionError
 from autotuned.space.members import Members
 from autotuned.space.parts import Point
 from autotuned.space.space import Space
 from autotuned.tunable.configs import Config
-
-if TYPE_CHECKING:
-    from typing import Protocol
-else:
-    Protocol = object
 
 log = logging.getLogger("autotuned")
 Name = Literal["auto", "exhaustive", "random", "guided"]

@@ -46,11 +46,8 @@ class Process:
     Args:
         at: Coordinates of the measured points, one row each.
         seen: Their values, with mean 0.
-        scales: Length scales to choose the likeliest from.
+        scales: Length scales; `likelihood` (log, up to a constant) decides.
         spread: Least standard deviation of the prior.
-
-    Attributes:
-        likelihood: Log likelihood of the values, up to a constant.
     """
 
     def __init__(
@@ -109,11 +106,7 @@ def _likelihood(diagonal: np.ndarray, rest: np.ndarray, spread: float) -> tuple[
 
 
 class Weights:
-    """The weight of each coordinate, learned by random search.
-
-    Args:
-        parameters: The parameter of each coordinate.
-    """
+    """The weight of each coordinate, learned by random search; `parameters` has the parameter of each."""
 
     def __init__(self, parameters: Sequence[int], source: random.Random) -> None:
         self._source = source

@@ -100,6 +100,7 @@ REVIEWED = {
     "a part of a message, which its maker completes": [
         "`{}`: check: {}.",
         "cover: {}.",
+        "Space: {}{}{}",
         "`{}`: do_bench for {}: {}",
         "`{}`: case: {}.",
         "`{}`: pruner {}: {}",

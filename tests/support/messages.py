@@ -10,7 +10,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = [*sorted((ROOT / "autotuned").rglob("*.py")), *sorted((ROOT / "cli").rglob("*.py"))]
 WARNINGS = {"exception", "warn_once", "warning", "_say_once"}
 # What makes a message besides an exception's class and what warns: functions that return an exception.
-MAKERS = {"BadParameter", "cannot_write", "fail", "refuse", "wrong", "_call_error", "_error", "_not_tuned", "_too_late"}
+MAKERS = {
+    "BadParameter", "cannot_write", "fail", "refusal", "refuse", "wrong", "_call_error", "_error", "_not_tuned",
+    "_too_late",
+}  # fmt: skip
 KNOWN = "<the names there are>"  # what `suggestion` adds: the nearest name, or all
 
 

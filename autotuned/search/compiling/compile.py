@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -14,13 +15,9 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from typing import Protocol
-else:
-    Protocol = object
-
+from autotuned._startup import Protocol
 from autotuned.errors import LeftOutError
 from autotuned.search import failures
 from autotuned.search.compiling import parallelism, threads
@@ -37,21 +34,14 @@ TICK_S = 0.25  # interval of `tick` while waiting for compilers
 
 @dataclass(frozen=True)
 class Wanted:
-    """A config to compile.
+    """A config to compile."""
 
-    Attributes:
-        index: Position in the list of candidates.
-        hooked: User code runs before the launch: it may write, and may change what is compiled.
-        likely: To be tried first: it won for a similar call.
-        suspect: A process ended while it was compiled: compile it alone, so that the blame is exact.
-    """
-
-    index: int
+    index: int  # position in the list of candidates
     identity: str
     config: Any
-    hooked: bool = False
-    likely: bool = False
-    suspect: bool = False
+    hooked: bool = False  # user code runs before the launch: it may write, and may change what is compiled
+    likely: bool = False  # to be tried first: it won for a similar call
+    suspect: bool = False  # a process ended while it was compiled: compile it alone, so that the blame is exact
 
     @property
     def size(self) -> float:
@@ -90,11 +80,7 @@ compilers: list[Compilers] = []  # process-wide; the last one is in force
 
 
 class CompileStream:
-    """Compiles the configs of one call.
-
-    Attributes:
-        excluded: Why configs do not compile, by identity; without passing reasons such as full memory.
-    """
+    """Compiles the configs of one call."""
 
     def __init__(self, tunable: Tunable, call: Call, journal: Journal | None = None) -> None:
         self._tunable, self._call = tunable, call
@@ -103,7 +89,7 @@ class CompileStream:
         self._binaries: dict[Hashable, int] = {}
         self._pool: _Pool | None = None
         self._memory = SharedMemory(compiledkernel.shared_memory_limit() if tunable.compiles_ahead else None)
-        self.excluded: dict[str, str] = {}
+        self.excluded: dict[str, str] = {}  # why configs do not compile, without passing reasons; by identity
 
     @property
     def access(self) -> compiledkernel.Access | None:
@@ -206,7 +192,7 @@ class CompileStream:
             finish = partial(_throw, error)
         if not slot.used:
             pool.done.put(one.index)  # known to Triton already, or failed before the compiler ran
-        return finish or _nothing
+        return finish or (lambda: None)  # of a tunable that compiles nothing
 
     # -- results -------------------------------------------------------------------------------------------------
 
@@ -228,31 +214,24 @@ class CompileStream:
         if compiled is None:
             self._found.append(None)
             return one.index
-        facts = _facts_of(compiled)
-        self._found.append(facts.access)
-        binary, grid = facts.binary, _grid_of(self._call, one.config)
+        access, binary = _facts_of(compiled)
+        self._found.append(access)
+        grid = _grid_of(self._call, one.config)
         return one.index if binary is None or grid is None else self._binaries.setdefault((binary, grid), one.index)
 
 
-@dataclass(frozen=True)
-class _Facts:
-    access: compiledkernel.Access | None
-    binary: str | None
-
-
+_Facts = tuple["compiledkernel.Access | None", "str | None"]  # accesses, and the hash of the binary
 # Cached per binary: 1.5 ms each, and 40 of them would take as long as their race.
 _facts: weakref.WeakKeyDictionary[Any, _Facts] = weakref.WeakKeyDictionary()
 
 
 def _facts_of(compiled: Any) -> _Facts:
-    try:
-        found = _facts.get(compiled)
-        if found is None:
-            found = _facts[compiled] = _Facts(
-                compiledkernel.accesses(compiled), compiledkernel.binary_identity(compiled)
-            )
-    except TypeError:  # not hashable, or no weak references
-        return _Facts(compiledkernel.accesses(compiled), compiledkernel.binary_identity(compiled))
+    with contextlib.suppress(TypeError):  # not hashable, or no weak references
+        if compiled in _facts:
+            return _facts[compiled]
+    found = compiledkernel.accesses(compiled), compiledkernel.binary_identity(compiled)
+    with contextlib.suppress(TypeError):
+        _facts[compiled] = found
     return found
 
 
@@ -280,15 +259,6 @@ def _throw(error: Exception) -> Any:
     raise error
 
 
-def _nothing() -> None:
-    """For a tunable that compiles nothing."""
-
-
-def _closed() -> bool:
-    """A closed pool starts no compilation."""
-    return True
-
-
 class _Pool:
     """Threads that compile; `done` receives the index of each config as it gets ready."""
 
@@ -310,7 +280,7 @@ class _Pool:
         # A compiling thread cannot be stopped: it ends by itself, and its binary stays in the cache.
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._brisk.__exit__(None, None, None)
-        self._over = _closed  # breaks the cycle with the search
+        self._over = lambda: True  # breaks the cycle with the search
 
     def submit(self, one: Wanted, compile_: Callable[[], Any]) -> Future[Any]:
         future = self._threads.submit(self._run, one, compile_)

@@ -69,10 +69,8 @@ class Crew:
         self._over.set()
 
     def wait(self, tick: Callable[[], None]) -> bool:
-        """Wait until all are done; False if nothing came for `STALL_S`, or there are no threads.
-
-        Args:
-            tick: Called now and then.
+        """Wait until all are done, calling `tick` now and then; False if nothing came for `STALL_S`, or without
+        threads.
         """
         while self._open and time.monotonic() - self._latest_s < STALL_S and not self._over.is_set():
             with self._ended:

@@ -80,23 +80,20 @@ def _is_dtype(name: Any) -> bool:
     return isinstance(name, str) and _DTYPE.fullmatch(name) is not None
 
 
-def _is_list_of_names(given: Any) -> bool:
-    return isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(name, str) for name in given)
+def _is_poison(given: Any) -> bool:
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    return isinstance(given, bool) or (is_list and all(isinstance(name, str) for name in given))
+
+
+def _is_reference(given: Any) -> bool:
+    return callable(given) or (isinstance(given, str) and given == "first")
 
 
 _FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    (
-        "reference",
-        "a callable or 'first'",
-        lambda given: callable(given) or (isinstance(given, str) and given == "first"),
-    ),
+    ("reference", "a callable or 'first'", _is_reference),
     ("tolerance", "a number of 0 or more, a dict of such by dtype name ('float16'), or None", _is_tolerance),
     ("equal_nan", "True or False", lambda given: isinstance(given, bool)),
-    (
-        "poison",
-        "True, False or a list of argument names",
-        lambda given: isinstance(given, bool) or _is_list_of_names(given),
-    ),
+    ("poison", "True, False or a list of argument names", _is_poison),
 )
 
 
@@ -106,7 +103,7 @@ def as_check(given: Any, kernel: str) -> Check:
     Raises:
         DecorationError: It is not a valid check.
     """
-    if not (isinstance(given, Check) or callable(given) or (isinstance(given, str) and given == "first")):
+    if not (isinstance(given, Check) or _is_reference(given)):
         raise DecorationError(f"`{kernel}`: check: expected a callable, 'first' or a Check, got {given!r:.80}.")
     return given if isinstance(given, Check) else Check(given)
 
@@ -120,36 +117,20 @@ def tolerances(check: Check) -> dict[str, float]:
 
 
 def asked(check: Check, kernel: str, first: str, restore: Restore) -> Checked:
-    """A check as records store it.
-
-    Args:
-        kernel: For the error message if the reference has no source.
-        first: Identity of the first config of the call.
-        restore: What is restored around trials.
-    """
-    reference: Json = (
-        {"first": digest(first)}
-        if check.reference == "first"
-        else opaque.spell(check.reference, f"check of `{kernel}`")
-    )
+    """A check as records store it; `first` is the first config's identity, `restore` what is restored around trials."""
+    is_first = check.reference == "first"
+    reference: Json = {"first": digest(first)} if is_first else opaque.spell(check.reference, f"check of `{kernel}`")
     poison = check.poison if isinstance(check.poison, bool) else ordered(check.poison)
     return Checked(reference, tolerances(check), bool(check.equal_nan), poison or False, restore)
 
 
 class Checker:
-    """Expected outputs of a call.
-
-    Args:
-        arguments: The bound arguments by name.
-
-    Attributes:
-        names: The arguments to compare.
-    """
+    """Expected outputs of a call."""
 
     def __init__(self, check: Check, kernel: str, arguments: Mapping[str, Any]) -> None:
         self.check = check
         self._tolerance = tolerances(check)
-        self.names: list[str] = []
+        self.names: list[str] = []  # the arguments to compare
         self._kernel, self._arguments = kernel, arguments
         self._expected: list[Any] | None = None
 
@@ -158,10 +139,7 @@ class Checker:
         return self._expected is not None and self.names == list(names)
 
     def ask_reference(self, names: Sequence[str]) -> None:
-        """Run the reference on the caller's arguments.
-
-        Args:
-            names: The written arguments.
+        """Run the reference on the caller's arguments, of which the kernel writes `names`.
 
         Raises:
             CheckError: It raises, or returns values that do not fit these arguments.
@@ -180,13 +158,13 @@ class Checker:
         if result is None and uncopied:
             name, problem = next(iter(uncopied.items()))
             raise self._error(
-                f"expected the reference to return what {name!r} is to hold, which cannot be copied for it ({problem})"
-                ", got None"
+                f"expected the reference to return the values of {name!r}, which cannot be copied for it ({problem}), "
+                "got None"
             )
-        given = None if result is None else self._by_name(result, names)
-        self._expected = [
-            t for name in names for t in (copies[name] if given is None else self._of_one(name, given[name]))
-        ]
+        if result is not None:
+            given = self._by_name(result, names)
+            copies = {name: self._of_one(name, given[name]) for name in names}
+        self._expected = [tensor for name in names for tensor in copies[name]]
         self.names = list(names)
 
     def _by_name(self, result: Any, names: Sequence[str]) -> Mapping[str, Any]:
@@ -206,7 +184,6 @@ class Checker:
         return dict(zip(names, values))
 
     def _of_one(self, name: str, given: Any) -> list[Any]:
-        """Expected tensors of one argument."""
         wanted = [tuple(tensor.shape) for _, tensor in tensors_in(name, self._arguments[name])]
         tensors = [tensor for _, tensor in tensors_in(name, given)]
         got = [tuple(tensor.shape) for tensor in tensors]
@@ -223,39 +200,14 @@ class Checker:
         self._expected = [_copy(tensor) for _, tensor in outputs]
 
     def difference(self, outputs: Sequence[Output], stricter: Checked | None = None) -> str | None:
-        """How the outputs differ from the expected ones, as text; None if they do not.
-
-        Args:
-            stricter: Use the tolerances of this check instead.
-        """
+        """How the outputs differ from the expected ones, by the tolerances of `stricter` if given; None if not."""
         assert self._expected is not None
         allowed = self._tolerance if stricter is None else stricter.tolerance
         equal_nan = self.check.equal_nan if stricter is None else stricter.equal_nan
         for (name, tensor), expected in zip(outputs, self._expected):
-            text = self._compare(tensor, expected, allowed, equal_nan)
-            if text:
+            if text := _compare(tensor, expected, allowed, equal_nan):
                 return f"Wrong: {name}: {text}"
         return None
-
-    def _compare(self, tensor: Any, expected: Any, tolerance_of: Mapping[str, float], equal_nan: bool) -> str | None:
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        tolerance = tolerance_of.get(dtype, tolerance_of[OTHERS])
-        library = _library_of(tensor)
-        got, want = _wide(tensor, dtype), _wide(expected, dtype)
-        if not len(got):
-            return None
-        bad, finite = got != want, library.isfinite(got) & library.isfinite(want)
-        allowed = tolerance * (abs(want[finite]) + _mean(abs(want), library))
-        bad[finite] = abs(got[finite] - want[finite]) > allowed
-        if equal_nan:
-            bad = bad & ~(library.isnan(got) & library.isnan(want))
-        if not bool(bad.any()):
-            return None
-        where = int(bad.nonzero()[0].reshape(-1)[0])
-        return (
-            f"{int(bad.sum())} of {len(got)} elements differ from the reference; element {where}: expected "
-            f"{want[where].item():.6g}, got {got[where].item():.6g} (tolerance {tolerance:g})"
-        )
 
     def refuse_majority(self, wrong: int, checked: int) -> None:
         """Blame the reference if most configs differ from it.
@@ -277,6 +229,27 @@ class Checker:
 def outputs_of(arguments: Mapping[str, Any], names: Sequence[str]) -> list[Output]:
     """The tensors of the named arguments."""
     return [pair for name in names for pair in tensors_in(name, arguments.get(name))]
+
+
+def _compare(tensor: Any, expected: Any, tolerance_of: Mapping[str, float], equal_nan: bool) -> str | None:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    tolerance = tolerance_of.get(dtype, tolerance_of[OTHERS])
+    library = _library_of(tensor)
+    got, want = _wide(tensor, dtype), _wide(expected, dtype)
+    if not len(got):
+        return None
+    bad, finite = got != want, library.isfinite(got) & library.isfinite(want)
+    allowed = tolerance * (abs(want[finite]) + _mean(abs(want), library))
+    bad[finite] = abs(got[finite] - want[finite]) > allowed
+    if equal_nan:
+        bad = bad & ~(library.isnan(got) & library.isnan(want))
+    if not bool(bad.any()):
+        return None
+    where = int(bad.nonzero()[0].reshape(-1)[0])
+    return (
+        f"{int(bad.sum())} of {len(got)} elements differ from the reference; element {where}: expected "
+        f"{want[where].item():.6g}, got {got[where].item():.6g} (tolerance {tolerance:g})"
+    )
 
 
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from autotuned.search.compiling.compile import CompileStream
 from autotuned.search.job import Job
@@ -15,32 +15,27 @@ from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
 
 
-class Launches(NamedTuple):
-    """How a search launches a trial on poisoned tensors.
+class Comparison:
+    """The checks of one search.
 
-    Attributes:
-        once: Launches it.
-        runs: Launches it and returns whether it ran.
+    Args:
+        launch: Launches a trial on poisoned tensors; `runs` also returns whether it ran.
     """
 
-    once: Callable[[Trial, Sequence[Any]], None]
-    runs: Callable[[Trial, Sequence[Any]], bool]
-
-
-class Comparison:
-    """The checks of one search."""
-
-    def __init__(self, job: Job, board: Board, ahead: CompileStream, guard: Guard, launches: Launches) -> None:
+    def __init__(
+        self, job: Job, board: Board, ahead: CompileStream, guard: Guard,
+        launch: Callable[[Trial, Sequence[Any]], None], runs: Callable[[Trial, Sequence[Any]], bool],
+    ) -> None:  # fmt: skip
         assert job.check is not None
-        self._job, self._board, self._guard, self._launch = job, board, guard, launches.once
-        self._checker = Checker(job.check, job.tunable.name, job.call.arguments)
+        self._job, self._board, self._guard, self._launch = job, board, guard, launch
+        self.checker = Checker(job.check, job.tunable.name, job.call.arguments)
         tries = any(check is not None and check.poison is True for check in (job.check, job.stricter))
-        self._poison = Poison(self._checker, job, ahead, guard, launches.runs, tries)
+        self._poison = Poison(self.checker, job, ahead, guard, runs, tries)
 
     @property
     def is_with_first(self) -> bool:
         """Whether the first config is the reference."""
-        return self._checker.check.reference == "first"
+        return self.checker.check.reference == "first"
 
     def learn(self, survivors: Sequence[Trial], first: Trial | None) -> None:
         """Get the expected values, from `first` or else from the reference.
@@ -53,10 +48,10 @@ class Comparison:
         self._poison.find_overwritten([first] if first else survivors)
 
     def _expect(self, first: Trial | None) -> None:
-        checker, written = self._checker, self._written_or_zeroed()
+        checker, written = self.checker, self._written_or_zeroed()
         if checker.expects(written):
             return
-        self._guard.renew()
+        self._guard.protection.renew()
         self._guard.prepare()
         if first is None:
             checker.ask_reference(written)
@@ -76,7 +71,7 @@ class Comparison:
 
     def _differences(self, trial: Trial) -> tuple[str | None, str | None]:
         """Under this call's check, and under the stricter one."""
-        checker, job, stricter = self._checker, self._job, self._job.stricter
+        checker, job, stricter = self.checker, self._job, self._job.stricter
         self._launch(trial, self._poison.tensors(checker.check.poison))
         own = checker.difference(self._outputs())
         if own or stricter is None:
@@ -86,7 +81,7 @@ class Comparison:
         return own, checker.difference(self._outputs(), stricter)
 
     def _outputs(self) -> list[Output]:
-        return outputs_of(self._job.call.arguments, self._checker.names)
+        return outputs_of(self._job.call.arguments, self.checker.names)
 
     def _note_verdict(self, trial: Trial, right: bool, right_by_stricter: bool) -> None:
         job, identity = self._job, self._board.identity(trial)
@@ -96,7 +91,3 @@ class Comparison:
         passed = [strictest] if right_by_stricter else [job.checked] if right else []
         failed = [] if right_by_stricter else [strictest] if right else [job.checked]
         self._board.passed[identity], self._board.failed_checks[identity] = tuple(passed), tuple(failed)
-
-    def refuse_majority(self, wrong: int, checked: int) -> None:
-        """See `Checker.refuse_majority`."""
-        self._checker.refuse_majority(wrong, checked)

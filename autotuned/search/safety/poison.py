@@ -48,7 +48,8 @@ class Poison:
         if access is None:
             return [tensor for name in self._overwritten for tensor in self._floating(name)]
         pure = access.written - access.read
-        names = [name for name in self._guard.restored if name in pure and name not in self._job.zero]
+        restored = self._guard.protection.written
+        names = [name for name in restored if name in pure and name not in self._job.zero]
         return [tensor for _, tensor in outputs_of(arguments, names)]
 
     @property
@@ -63,9 +64,9 @@ class Poison:
             tensors = self._floating(name)
             if name in known or not tensors:
                 continue
-            self._guard.keep(name)
+            self._guard.protection.keep(name)
             if not any(self._runs(trial, tensors) and not all(map(is_all_nan, tensors)) for trial in trials):
-                self._guard.drop(name)
+                self._guard.protection.drop(name)
 
     def find_overwritten(self, trials: Sequence[Trial]) -> None:
         """Find written arguments that can be poisoned: a config's results are right all the same."""
@@ -73,7 +74,7 @@ class Poison:
             tensors = self._floating(name)
             if name in self._job.zero or name in self._overwritten or not tensors:
                 continue
-            self._guard.keep(name)
+            self._guard.protection.keep(name)
             if any(self._runs(trial, tensors) and self._agrees() for trial in trials):
                 self._overwritten.append(name)
 

@@ -17,17 +17,13 @@ _NOTHING_YET = object()
 
 
 class Guard:
-    """Protects the caller's data during a search, and keeps the search going when device memory is short.
-
-    Attributes:
-        is_short: Whether device memory was short.
-    """
+    """Protects the caller's data during a search, and keeps the search going when device memory is short."""
 
     def __init__(self, job: Job, ahead: CompileStream) -> None:
         self._job, self._ahead = job, ahead
-        self._protection = Protection({}, [], [])  # replaced by `protect`
+        self.protection = Protection({}, [], [])  # replaced by `protect`
         self._made_for: object = _NOTHING_YET
-        self.is_short = job.timer.is_short
+        self.is_short = job.timer.is_short  # whether device memory was short
 
     # -- before, at and after a launch ---------------------------------------------------------------------------
 
@@ -40,8 +36,8 @@ class Guard:
         if access == self._made_for:
             return
         job, restore = self._job, self._job.restore
-        written = () if restore is not None else self._protection.written
-        self._protection.release()
+        written = () if restore is not None else self.protection.written
+        self.protection.release()
         if restore is None and access is not None:
             restore = [name for name in job.call.arguments if name in access.written]
         named: set[str] = set()
@@ -51,7 +47,7 @@ class Guard:
             elif check is not None and check.poison and access is not None:
                 named |= access.written - access.read
         watch = access is None and (job.watch or job.check is not None)
-        self._protection = self._made(restore, watch, {*named, *written})
+        self.protection = self._made(restore, watch, {*named, *written})
         self._made_for = access
 
     def _made(self, restore: Sequence[str] | None, watch: bool, known: Collection[str]) -> Protection:
@@ -75,29 +71,9 @@ class Guard:
             return ()
         return memory.unshared(job.call.arguments, access.written - access.read)
 
-    def begin(self) -> None:
-        """See `Protection.begin`."""
-        self._protection.begin()
-
-    def learn(self) -> None:
-        """See `Protection.learn`."""
-        self._protection.learn()
-
     def prepare(self) -> None:
         """See `Protection.prepare`."""
-        self._protection.prepare()
-
-    def keep(self, name: str) -> None:
-        """See `Protection.keep`."""
-        self._protection.keep(name)
-
-    def drop(self, name: str) -> None:
-        """See `Protection.drop`."""
-        self._protection.drop(name)
-
-    def renew(self) -> None:
-        """See `Protection.renew`."""
-        self._protection.renew()
+        self.protection.prepare()
 
     def with_room(self, act: Callable[[], Result]) -> Result:
         """Call `act`; if memory runs out, free what can be spared and call it again."""
@@ -107,28 +83,23 @@ class Guard:
             if not failures.is_memory_error(error):
                 raise
         self.is_short = True
-        self._protection.move_to_host()
+        self.protection.move_to_host()
         self._job.timer.free()  # last: it also releases the memory of the moved copies
         return act()
 
     # -- what is known -------------------------------------------------------------------------------------------
 
     @property
-    def restored(self) -> list[str]:
-        """Names of the arguments that are restored."""
-        return self._protection.written
-
-    @property
     def written(self) -> list[str]:
         """Names of the arguments known to be written, in order."""
         access = self._ahead.access
-        written = {*self._protection.seen, *(access.written if access else ()), *(self._job.named or ())}
+        written = {*self.protection.seen, *(access.written if access else ()), *(self._job.named or ())}
         return [name for name in self._job.call.arguments if name in written]
 
     def note(self, facts: Outcome) -> None:
         """Store the findings; call before `release`, which forgets them."""
-        facts.written = self.restored
-        facts.copied_bytes, facts.needed_bytes = self._protection.nbytes
+        facts.written = self.protection.written
+        facts.copied_bytes, facts.needed_bytes = self.protection.nbytes
         if self._job.restore is not None:
             named = {*self._job.restore, *self._job.zero}
             facts.unnamed = [name for name in self.written if name not in named]
@@ -138,14 +109,14 @@ class Guard:
     def release(self, lost: bool) -> None:
         """Restore the caller's data; if the device is lost, only drop the copies."""
         if lost:
-            self._protection.abandon()
+            self.protection.abandon()
         try:
-            self._protection.release()
+            self.protection.release()
         except KeyboardInterrupt:
-            self._protection.release()
+            self.protection.release()
             raise
         except Exception as error:
             if not failures.is_memory_error(error):
                 raise
             self._job.timer.free()
-            self._protection.release()
+            self.protection.release()

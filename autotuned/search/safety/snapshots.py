@@ -17,12 +17,7 @@ from autotuned.search.failures import is_memory_error
 
 
 class Snapshot:
-    """A copy of a tensor's elements; the kernel keeps working on the caller's memory.
-
-    Args:
-        names: Arguments that are this tensor.
-        on_host: Keep the copy in host memory.
-    """
+    """A copy of a tensor's elements, on the host or its device; the kernel keeps working on the caller's memory."""
 
     def __init__(self, names: Iterable[str], tensor: Any, on_host: bool = False) -> None:
         self.names = list(names)
@@ -136,19 +131,12 @@ def _same_bits(view: Any, saved: Any, limit: int = CHUNK_BYTES) -> bool:
     at_last = limit < SMALLEST_CHUNK_BYTES  # then compare in host memory
     with torch.inference_mode(view.is_inference()), torch.no_grad():
         try:
-            return all(
-                _are_equal(part, kept, "cpu" if at_last else kept.device) for part, kept in _parts(view, saved, limit)
-            )
+            where, pairs = "cpu" if at_last else saved.device, _parts(view, saved, limit)
+            return all(torch.equal(_bytes_of(part.to(where)), _bytes_of(kept.to(where))) for part, kept in pairs)
         except Exception as error:
             if not is_memory_error(error):
                 raise
     return False if at_last else _same_bits(view, saved, limit // 8)
-
-
-def _are_equal(part: Any, kept: Any, where: Any) -> bool:
-    import torch
-
-    return bool(torch.equal(_bytes_of(part.to(where)), _bytes_of(kept.to(where))))
 
 
 def _bytes_of(tensor: Any) -> Any:
@@ -160,17 +148,11 @@ def _bytes_of(tensor: Any) -> Any:
 
 
 class Known(NamedTuple):
-    """What is known of arguments before the first launch.
+    """What is known of arguments before the first launch."""
 
-    Attributes:
-        restore: Names to restore in any case.
-        unread: Names that trials do not read: restored at the end, and between trials by `renew` only.
-        quietly: Protected names that count as written only once seen to be.
-    """
-
-    restore: Iterable[str] = ()
-    unread: Collection[str] = ()
-    quietly: Collection[str] = ()
+    restore: Iterable[str] = ()  # names to restore in any case
+    unread: Collection[str] = ()  # names that trials do not read: restored at the end, and by `renew`
+    quietly: Collection[str] = ()  # protected names that count as written only once seen to be
 
 
 _NOTHING_KNOWN = Known()
@@ -318,7 +300,9 @@ PATTERN = 0x5A  # for integers: a value that kernels are unlikely to leave
 def poison(tensors: Iterable[Any]) -> None:
     """Fill tensors with values that no kernel should leave: NaN, a pattern for integers, True for booleans."""
     for tensor in tensors:
-        value = _poison_of(str(tensor.dtype))
+        dtype = str(tensor.dtype)
+        is_float = "float" in dtype or "complex" in dtype
+        value = math.nan if is_float else True if "bool" in dtype else PATTERN
         if not is_torch(tensor):
             tensor[...] = value
             continue
@@ -333,9 +317,3 @@ def _fill(view: Any, value: float | int | bool) -> None:
         view.fill_(value)
     except NotImplementedError:  # torch fills no four-bit dtypes, among others
         bytes_in(view).fill_(PATTERN)
-
-
-def _poison_of(dtype: str) -> float | int | bool:
-    if "float" in dtype or "complex" in dtype:
-        return math.nan
-    return True if "bool" in dtype else PATTERN

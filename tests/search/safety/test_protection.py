@@ -75,7 +75,7 @@ def test_trials_find_what_the_caller_gave(spans: Any, configs: Any, restore: Any
 
     def launch(read: Any, written: Any, is_looked_at: bool) -> None:
         if is_looked_at:
-            guard.renew()
+            guard.protection.renew()
         guard.prepare()
         assert all(equal(launches.read([name]), given[name]) for name in (NAMES if is_looked_at else read))
         launches.write(written)
@@ -87,14 +87,14 @@ def test_trials_find_what_the_caller_gave(spans: Any, configs: Any, restore: Any
         ahead.access = union(found)
         written = writes if restore is None else writes & set(restore)  # a list of the user's names what is written
         guard.protect()
-        guard.begin()
+        guard.protection.begin()
         launch(read, written, is_looked_at=True)
-        guard.learn()
+        guard.protection.learn()
         launched.append((read, written))
         for act in acts:
             for sampled in launched if act == "sample" else launched[-1:]:
                 launch(*sampled, is_looked_at=act != "sample")
             if act == "fail":
-                guard.learn()
+                guard.protection.learn()
     guard.release(lost=False)
     assert (buffer == before).all()
