@@ -25,7 +25,7 @@ from autotuned.store import conditions, layout
 from autotuned.store.choice import Choice, Live, Origin
 from autotuned.store.conditions import Conditions
 from autotuned.triton_compat import kernel
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, canonical
 
 SHARED_S = 5.0  # how long a look waits for the shared store; later records are found at the next look
 
@@ -223,7 +223,7 @@ def _why_not(strict: bool, alone: bool) -> str:
 
 
 def _used_by(of: Tuner) -> Iterator[_Used]:
-    found: dict[tuple[Key, int, Conditions], _Used] = {}
+    found: dict[tuple[Key, int, str], _Used] = {}
     for one in of.launcher.bounds():
         use: Chosen | None = one.use
         if use is None:
@@ -233,7 +233,8 @@ def _used_by(of: Tuner) -> Iterator[_Used]:
             key, needed = of.chooser.key(use.call), of.options.needs(of.tunable.name, use.live)
             one.use = use._replace(key=key, needed=needed)
         if of.chooser.state.keeps(key):
-            found.setdefault((key, id(use.live), needed), _Used(of, key, use.live, needed, [])).bounds.append(one)
+            same = key, id(use.live), canonical(needed.to_json())
+            found.setdefault(same, _Used(of, key, use.live, needed, [])).bounds.append(one)
     yield from found.values()
     bound = {key for key, _, _ in found}
     for key in list(of.chooser.state.choices):

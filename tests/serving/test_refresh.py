@@ -46,6 +46,13 @@ def test_a_newer_choice_is_taken_at_the_next_refresh_and_once(work):
     assert work.best_config is CONFIGS[0]  # of this thread's last call
 
 
+def test_a_function_with_a_check_is_looked_at_too():
+    name = f"refreshed.work_{next(numbers)}"
+    checked = autotune(CONFIGS, default=CONFIGS[0], name=name, version="1", check="first")(lambda x, *, step: step)
+    assert checked(1) == 0
+    assert autotuned.refresh().keys >= 1
+
+
 def test_best_config_stays_that_of_the_last_call(work):
     work(1)
     store_choice(work, CONFIGS[2], 1)
