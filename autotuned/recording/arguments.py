@@ -278,7 +278,10 @@ def _build(value: Json, memories: _Made, random_seed: int, where: str) -> Any:
         name, fields, parts = content
         return namedtuple(name, fields, module="recorded")(*_build(parts, memories, random_seed, where))
     if kind == "numpy":
-        return tensors.numpy_dtype(content[0], where).type(_build(content[1], memories, 0, where))
+        import numpy
+
+        with numpy.errstate(over="raise"):  # else a value beyond the dtype becomes infinite
+            return tensors.numpy_dtype(content[0], where).type(_build(content[1], memories, 0, where))
     if kind == "descriptor":
         from triton.tools.tensor_descriptor import TensorDescriptor
 

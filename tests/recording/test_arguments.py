@@ -369,6 +369,7 @@ BEYOND = {
     "a function for a dtype": (lambda spec: spec["values"].update(e={"dtype": "torch.load"}), "a dtype of torch"),
     "a device that is none": (lambda spec: spec["values"].update(w={"device": "nowhere"}), "RuntimeError"),
     "a float beyond": (lambda spec: spec["values"].update(s={"float": "0x1p+99999"}), "OverflowError"),
+    "a scalar beyond its dtype": (lambda spec: spec["values"].update(s={"numpy": ["float16", {"float": "0x1p+99"}]}), "FloatingPointError"),
     "a scalar of a gigabyte": (lambda spec: spec["values"].update(s={"numpy": ["V1000000000", 1]}), "a dtype of numbers"),
 }  # fmt: skip
 
