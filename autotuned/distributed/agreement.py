@@ -1,4 +1,4 @@
-"""One choice for all ranks: who has it publishes it; else one rank searches while the others wait."""
+"""One choice for all ranks: a rank that has one publishes it; else one rank searches and the others wait."""
 
 from __future__ import annotations
 

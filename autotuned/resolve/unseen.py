@@ -71,7 +71,7 @@ class Reader:
 
 
 class Families:
-    """What rules answer for one tuned function, as far as it is bound."""
+    """The rules' bound answers for one tuned function."""
 
     def __init__(self, tuner: Any) -> None:
         self._tuner, self._names, self._spec = tuner, tuner.names, tuner.options.spec

@@ -1,4 +1,4 @@
-"""The race within a search: who takes part, when to repeat it, and the final duel."""
+"""The race within a search: which configs take part, when to repeat it, and the final duel."""
 
 from __future__ import annotations
 

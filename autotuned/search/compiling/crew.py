@@ -1,4 +1,4 @@
-"""Threads that compile binaries into Triton's cache, each once per host, whatever processes want it."""
+"""Threads that compile binaries into Triton's cache, each once per host across processes."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Checker:
         return self._expected is not None and self.names == list(names)
 
     def ask_reference(self, names: Sequence[str]) -> None:
-        """Run the reference on the caller's arguments, of which the kernel writes `names`.
+        """Run the reference on the caller's arguments; `names` are those that the kernel writes.
 
         Raises:
             CheckError: It raises, or returns values that do not fit these arguments.
