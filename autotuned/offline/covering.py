@@ -1,4 +1,4 @@
-"""`tune` over ranges of sizes: a few shapes first, then those that tell most, until the rest is known well enough."""
+"""`tune` over ranges of sizes: a few shapes first, then the most informative ones, until the loss is known."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TIME, NO_RECORDS = "the budget is used up, or it was interrupted", "no times of 
 def run(options: Options, asked: Ranges, session: Session) -> TuneResult:
     """Tune the shapes of ranges in rounds.
 
-    Which shapes follows from what is stored of those before: the same command goes on where it ended.
+    The stored times decide which shapes come next, so the same command goes on where it ended.
 
     Args:
-        session: Tunes the shapes of a ranges.
+        session: Tunes the wanted shapes.
     """
     start, names = time.monotonic(), tuple(asked)
     result: TuneResult | None = None
@@ -51,7 +51,7 @@ def run(options: Options, asked: Ranges, session: Session) -> TuneResult:
 
 
 def _joined(before: TuneResult, found: TuneResult, options: Options) -> TuneResult:
-    """All rounds as one session."""
+    """Join two rounds into one result."""
     devices = {one.name: one for one in before.devices}
     for one in found.devices:
         if one.name in devices:
@@ -64,7 +64,7 @@ def _joined(before: TuneResult, found: TuneResult, options: Options) -> TuneResu
 
 
 def _groups(result: TuneResult, names: Sequence[str]) -> dict[tuple[str, str], Known]:
-    """The losses of all configs at each point, by group and device; None of a point that nothing is stored of."""
+    """The losses of all configs at each point, by group and device; points without stored times are left out."""
     groups: dict[tuple[str, str], dict[Point, Mapping[str, float]]] = {}
     for case in result.cases:
         if case.sizes is not None and case.group is not None:
@@ -75,7 +75,7 @@ def _groups(result: TuneResult, names: Sequence[str]) -> dict[tuple[str, str], K
 
 
 def _losses(case: CaseResult) -> Mapping[str, float]:
-    """Of each config of a case; empty where no times are stored."""
+    """The loss of each config of a case; empty without stored times."""
     found = records.read(layout.kernel_folder(case.kernel) / f"{case.digest}.json")
     times = {one.identity: one.median_us or 0.0 for one in (found.timings if found else ()) if one.usable}
     best_us = min(times.values(), default=1.0)
@@ -83,7 +83,7 @@ def _losses(case: CaseResult) -> Mapping[str, float]:
 
 
 def _next(result: TuneResult, names: tuple[str, ...]) -> Wanted | None:
-    """What is to be measured in the next round; None where all is known well enough."""
+    """The shapes of the next round; None if the loss is known well enough."""
     only: dict[str, list[Point]] = {}
     tried = {(case.group, tuple((case.sizes or {}).get(name) for name in names)) for case in result.cases}
     for (group, _), known in _groups(result, names).items():
@@ -96,7 +96,7 @@ def _next(result: TuneResult, names: tuple[str, ...]) -> Wanted | None:
 
 
 def _best_estimate(known: Known, names: Sequence[str]) -> tuple[Estimate, str]:
-    """What calls between the points lose with what serves them: a rule if one is worth it, else the nearest."""
+    """The loss of calls between the points, with a rule if one is worth it, else with the nearest."""
     estimate = ranges.estimate(known)
     if estimate.is_enough or len(known) < ranges.LEAST:
         return estimate, "nearest"

@@ -1,4 +1,4 @@
-"""A process's side of a shared store: what is asked, what is sent, and who searches."""
+"""A process's side of a shared store: asking, sending, and who searches."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ from autotuned.store.record import TuningRecord
 log = logging.getLogger("autotuned")
 
 _ASKED_AGAIN_S = 60.0
-_MANY, _FEW = 100, 4  # keys that are asked for in one round trip, and in one each
-TRIES = 8  # to replace what others replace at the same time
+_MANY, _FEW = 100, 4  # keys asked for in one job: in one round trip, or in one each
+TRIES = 8  # attempts to replace what others replace at the same time
 Backend = Any  # `RedisServer` or `FileSystem`: each needs a package that may not be there
 Then = Callable[[Key, TuningRecord], Any]
-_REPLACES = "replaces"  # in the provenance of what was measured to replace what the store has: a number of its own
+_REPLACES = "replaces"  # in the provenance of what was measured to replace the store's record: a random number
 
 
 class _Lease(NamedTuple):
-    """The right to search a key; one that was lost or has ended is not renewed, and its token fences what is sent."""
+    """The right to search a key. Its token fences what is sent; a lost or ended lease is not renewed."""
 
     nonce: str
     token: int
-    due: float  # when it is to be renewed
-    thread: int  # that searches
+    due: float  # when to renew it
+    thread: int  # the one that searches
     has_ended: bool = False
 
 
 class Asked:
-    """Records that were asked for in the background."""
+    """Records asked for in the background."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self._jobs = jobs
 
     def wait(self, seconds: float | None = None) -> list[Key]:
-        """The keys whose records are others than before, as far as they came in time; they are in the user's store."""
+        """The keys whose records changed and came in time; the user's store has them."""
         end = time.monotonic() + (threading.TIMEOUT_MAX / 2 if seconds is None else seconds)
         done = [job for job in self._jobs if job.wait(max(0.0, end - time.monotonic()))]
         return [key for job in done for key in job.result or ()]
 
 
 class Client:
-    """What this process asks and sends; whatever goes wrong, it goes on with the user's own store.
+    """What this process asks and sends; whatever fails, the process goes on with the user's own store.
 
     Args:
         place: The store, and how it is used.
-        backend: What talks to it; None for what the URL says, made when something is to be asked.
+        backend: Talks to it; None makes the one for the URL at the first request.
     """
 
     def __init__(self, place: Place, backend: Any = None) -> None:
@@ -78,11 +78,11 @@ class Client:
         self._keeping = Keeping(getattr(self, "_keeping", None))  # around reading, joining and keeping a record
         self._worker = Worker(self.place.retry_s, self._say_failure, self._idle)
         self._leases: dict[str, _Lease] = {}  # by digest
-        self._unsent: dict[str, tuple[TuningRecord, bool, int]] = {}  # what the disk did not take
-        self._waits = True  # whether something may wait to be sent: of earlier processes, or for the end of a pause
+        self._unsent: dict[str, tuple[TuningRecord, bool, int]] = {}  # what could not be written to disk
+        self._waits = True  # something may wait to be sent: from earlier processes, or since a pause
 
     def after_fork(self) -> None:
-        """A forked child has no thread, holds no lease, and makes a connection of its own."""
+        """Begin anew in a forked child: it has no thread and no lease, and needs its own connection."""
         if os.getpid() != self._owner:
             self._opened = self._given
             self._begin()
@@ -90,19 +90,19 @@ class Client:
     # -- asking --------------------------------------------------------------------------------------------------
 
     def find(self, key: Key) -> bool:
-        """Wait for a key's record, `wait_s` at most; whether the user's store has another one now."""
+        """Wait for a key's record, at most `wait_s`; returns whether the user's store has a new one."""
         return bool(self._wait(lambda: self._fetch([key])))
 
     def ask(self, keys: Iterable[Key], then: Then | None = None, again: bool = True) -> Asked:
-        """Ask for the newest records of keys in the background. What is new is kept in the user's store.
+        """Ask for the newest records of keys in the background. New ones are kept in the user's store.
 
         Args:
             keys: Of any kernels.
-            then: Called with each key whose record is another than before, and that record, on another thread.
-            again: False leaves out keys that were asked for within the last minute.
+            then: Called on another thread with each key whose record changed, and the record.
+            again: False skips keys asked for within the last minute.
 
         Returns:
-            What can be waited for.
+            An object to wait for.
         """
         now = time.monotonic()
         wanted = [key for key in keys if again or now - self._asked.get(key.digest, -1e9) > _ASKED_AGAIN_S]
@@ -116,7 +116,7 @@ class Client:
         return Asked([self._worker.submit("read", partial(self._fetch, part, then), LATER) for part in parts])
 
     def _wait(self, action: Callable[[], Any]) -> Any:
-        """The result of something that is asked of the store; None where it takes too long, or fails."""
+        """The result of a request; None if it fails or takes too long."""
         if self._worker.is_away("read") or not self._loaded():
             return None
         job = self._worker.submit("read", action)
@@ -126,7 +126,7 @@ class Client:
         return None
 
     def _loaded(self) -> bool:
-        """Import the client library here and not on the other thread: what it takes is not the store's slowness."""
+        """Import the client library on this thread, so that its time does not count as a slow store."""
         try:
             return self._backend() is not None
         except Exception as error:  # each client has its own for a URL or an option that it does not take
@@ -142,7 +142,7 @@ class Client:
             return self._opened
 
     def _fetch(self, keys: list[Key], then: Then | None = None, tries: int = TRIES) -> list[Key]:
-        """Look keys up, and keep what is another than before; once more where another process kept one meanwhile."""
+        """Look keys up and keep changed records; again where another process kept one meanwhile."""
         by_name = {record_name(key.digest): key for key in keys}
         stamps = {name: stamp(key) for name, key in by_name.items()}
         changed, again = [], []
@@ -151,7 +151,7 @@ class Client:
             found = None if data is None else self.believed(key.digest, data)
             with self._keeping:
                 if found is not None and tries and stamp(key) != stamps[name]:
-                    again.append(key)  # what was read may be older than what is there now
+                    again.append(key)  # what was read may be older than what is on disk now
                 elif found is not None:
                     kept = self._adopt(key, found)
             if kept is not None:
@@ -163,7 +163,7 @@ class Client:
         return changed + again
 
     def believed(self, digest: str, data: bytes | ValueError) -> TuningRecord | None:
-        """The record in what the store has for a key; None where it is not to be believed, which is said once."""
+        """The record in the store's data for a key; None if it is not trusted, which is said once."""
         try:
             if isinstance(data, ValueError):
                 raise StoreError(str(data))
@@ -174,15 +174,15 @@ class Client:
             return None
 
     def _adopt(self, key: Key, found: TuningRecord, is_later: bool = False) -> TuningRecord | None:
-        """Keep a record of the store's in the user's, if it is another; what was measured here stays if better.
+        """Keep a record from the store in the user's, if it differs; what was measured here stays if better.
 
         Args:
             key: Of the record.
-            found: What the store has.
-            is_later: It replaces what was measured here, however well that was measured.
+            found: The store's record.
+            is_later: It replaces what was measured here, however well.
 
         Returns:
-            What is kept; None where that was there already.
+            The record that was kept; None if nothing changed.
         """
         with self._keeping:
             return self._joined(key, self._marked(found), is_later)
@@ -196,14 +196,14 @@ class Client:
             follows = is_later or (is_sent and ("store" in own.provenance or self._is_replaced(own, found)))
             kept = (better.joined if follows else better.merged)(found, own)
             if is_sent and not follows and not better.is_same(kept, found) and not self.place.read_only:
-                self._put(kept, False, 0)  # it was measured before there was a store, or the store has lost it
+                self._put(kept, False, 0)  # measured before there was a store, or lost by it
             if better.is_same(kept, own):
                 return None
         records.keep(kept)
         return kept
 
     def _is_replaced(self, own: TuningRecord, found: TuningRecord) -> bool:
-        """Whether what the store has was measured to replace what was there, and not here."""
+        """Whether another host measured the store's record to replace the one before."""
         mark = found.provenance.get(_REPLACES)
         return not self.place.read_only and mark is not None and mark != own.provenance.get(_REPLACES)
 
@@ -213,11 +213,11 @@ class Client:
     # -- sending -------------------------------------------------------------------------------------------------
 
     def keep(self, found: TuningRecord, again: bool = False) -> bool:
-        """Keep a record in the user's store, and send it in the background; whether it was kept.
+        """Keep a record in the user's store and send it in the background; returns whether it was kept.
 
         Args:
-            found: What was measured here.
-            again: It was measured to replace what the store has.
+            found: Measured here.
+            again: It was measured to replace the store's record.
         """
         if self.place.read_only or found.winner is None:
             return records.keep(found)
@@ -227,7 +227,7 @@ class Client:
         return self._put(found, again, 0 if lease is None else lease.token)
 
     def _put(self, found: TuningRecord, again: bool, fence: int) -> bool:
-        """Note that a record is to be sent, keep it, and send it; whether it was kept."""
+        """Put a record into the outbox, keep it, and send it; returns whether it was kept."""
         digest, path = found.key.digest, layout.record_path(found.key)
         with self._keeping:
             letter = outbox.put(self._box, path, again, fence)  # first: a killed process sends it later
@@ -238,12 +238,12 @@ class Client:
         return kept
 
     def begin(self) -> None:
-        """Send what earlier processes could not, unless that was begun."""
+        """Begin to send what earlier processes could not."""
         if not self._worker.is_running and not self.place.read_only:
             self._worker.submit("", lambda: None, LATER)
 
     def drain(self) -> None:
-        """Send what could not be sent, and let go of what nobody searches any more."""
+        """Send what is waiting, and release the leases of ended searches."""
         if not self.place.read_only:
             for digest in {*outbox.digests(self._box), *self._unsent}:
                 self._worker.submit("write", partial(self._send, digest), LATER)
@@ -257,7 +257,7 @@ class Client:
         if found is None and letter is not None:
             found, again, fence = records.inspect(letter.record)[0], letter.again, letter.fence
             if (found is None or found.winner is None) and not outbox.is_lost(letter):
-                return  # its writer has not come so far
+                return  # not written yet
         if found is not None and found.winner is not None:
             self._write(found, again, fence)
         self._unsent.pop(digest, None)
@@ -266,10 +266,10 @@ class Client:
         outbox.digests(self._box)
 
     def _write(self, found: TuningRecord, again: bool, fence: int = 0) -> None:
-        """Put a record into the store, unless it has a better one, or a later lease's; keep that one here.
+        """Write a record to the store, unless it has a better one or that of a later lease; then keep that one here.
 
         Raises:
-            Exception: Whatever the client raises, and OSError where others write all the time.
+            Exception: Whatever the client raises; OSError if others write all the time.
         """
         backend, name = self._backend(), record_name(found.key.digest)
         found = _unmarked(found)
@@ -295,14 +295,14 @@ class Client:
         raise beaten(name)
 
     def _keep_sent(self, found: TuningRecord, merged: TuningRecord) -> None:
-        """Keep what was made of a record in the store, unless another was measured here meanwhile."""
+        """Keep the merged record, unless another was measured here meanwhile."""
         with self._keeping:
             own = records.read_of(found.key)
             if own is None or better.is_same(own, found):
                 records.keep(merged)
 
     def _stored(self, digest: str) -> tuple[TuningRecord | None, str]:
-        """What the store has for a key, as far as it is believed, and what a write replaces."""
+        """The store's trusted record for a key, and the version that a write replaces."""
         try:
             data, seen = self._backend().read(record_name(digest), MAX_RECORD_BYTES, for_update=True)
         except ValueError as error:  # too large to be one
@@ -311,7 +311,7 @@ class Client:
         return found and self._marked(found), seen
 
     def flush(self, seconds: float) -> bool:
-        """Wait for what is to be sent; whether it was tried in time."""
+        """Wait until everything was sent or tried; returns whether that took no longer."""
         if os.getpid() != self._owner or self._worker.is_away("write"):
             return False
         if not self._worker.is_running:
@@ -319,7 +319,7 @@ class Client:
         return self._worker.submit("", lambda: None, LATER + 1).wait(seconds)
 
     def close(self) -> None:
-        """Send what there is, for 2 s at most, and talk to the store no more."""
+        """Send what is waiting, for at most 2 s, and disconnect."""
         end = time.monotonic() + ending.EXIT_S
         self.flush(ending.EXIT_S)
         self._worker.close(max(0.0, end - time.monotonic()))
@@ -328,11 +328,11 @@ class Client:
     # -- who searches --------------------------------------------------------------------------------------------
 
     def turn(self, key: Key) -> tuple[bool, str | None]:
-        """Look a key up, and try to be the one in the fleet that searches it; waits `wait_s` at most.
+        """Look a key up, and try to become the one in the fleet that searches it; waits at most `wait_s`.
 
         Returns:
-            Whether the user's store has another record now, and who searches: "" for this process; None where nobody
-            was asked, since there was a record, there are no leases, or the store is away.
+            Whether the user's store has a new record, and who searches: "" for this process, None if nobody was asked
+            (there was a record, there are no leases, or the store is away).
         """
         digest, nonce, thread = key.digest, os.urandom(8).hex(), threading.get_ident()
 
@@ -352,7 +352,7 @@ class Client:
         return self._wait(ask) or (False, None)
 
     def _leased(self, digest: str, nonce: str, thread: int, token: int = 0) -> str:
-        """Have a lease, or renew the one with this token: "", or who has it."""
+        """Take a lease, or renew the one with this token; returns "" or who holds it."""
         who = f"process {os.getpid()} on {locks.host() or 'a host'}"
         had, answer = self._backend().lease(record_name(digest), nonce, self.place.lease_s, who, token)
         if not had:
@@ -361,7 +361,7 @@ class Client:
         return ""
 
     def release(self, key: Key) -> None:
-        """Let others search a key, once what was measured is sent."""
+        """Let others search a key once the result is sent."""
         thread = threading.get_ident()
         self._worker.submit("", lambda: self._released(key.digest, thread), SENT)  # also while the store is away
 
@@ -385,7 +385,7 @@ class Client:
     # -- between jobs --------------------------------------------------------------------------------------------
 
     def _idle(self) -> float | None:
-        """Renew leases, and send what could not be sent; the seconds until there is more to do."""
+        """Renew leases and send what is waiting; returns the seconds until there is more to do."""
         now, is_away = time.monotonic(), self._worker.is_away("write")
         for digest, lease in list(self._leases.items()):  # also in a pause, which may be longer than they last
             if lease.due <= now:
@@ -418,15 +418,15 @@ def _unmarked(found: TuningRecord) -> TuningRecord:
 
 
 def beaten(name: str) -> OSError:
-    """What is raised where others write all the time."""
+    """The error if others write all the time."""
     return OSError(f"expected to replace {name}, got beaten by other writers {TRIES} times")
 
 
 def backend_of(place: Place) -> Backend:
-    """What talks to a store.
+    """Make the backend of a store.
 
     Raises:
-        StoreError: Its package is not installed, or does not take the URL or an option.
+        StoreError: Its package is not installed, or refuses the URL or an option.
     """
     if place.is_redis:
         from autotuned.remote.redis_server import RedisServer

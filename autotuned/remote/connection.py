@@ -1,4 +1,4 @@
-"""The shared store of a process: the one that was connected in code, else that of the environment."""
+"""The shared store of a process: from `connect`, else from the environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Connection:
         env.connected.append(client)
 
     def close(self) -> None:
-        """Send what is to be sent, for 2 s at most, and use it no more."""
+        """Send what is waiting, for at most 2 s, and stop using the store."""
         if self.client in env.connected:
             env.connected.remove(self.client)
             self.client.close()
@@ -51,25 +51,25 @@ def connect(
     retry_s: float = RETRY_S,
     **options: Any,
 ) -> Connection:
-    """Use a shared store behind the user's own, for the whole process, in place of that of `AUTOTUNED_STORE`.
+    """Use a shared store behind the user's own, for the whole process, instead of that of `AUTOTUNED_STORE`.
 
-    Nothing is asked of it before a call finds nothing in the user's store.
+    It is not asked before a call misses in the user's store.
 
     Args:
         url: `redis://`, `rediss://`, or what fsspec opens, such as `s3://bucket/folder` or `file:///mnt/shared`.
         namespace: Keeps users of one server apart; default: what follows a `#` in the URL, else "default".
-        key: Signs what is sent; what is not signed with it is ignored. Default: `AUTOTUNED_STORE_KEY`.
+        key: Signs what is sent; anything not signed with it is ignored. Default: `AUTOTUNED_STORE_KEY`.
         read_only: Send nothing.
-        wait_s: Seconds that a call waits at most, where it would otherwise search.
+        wait_s: Longest time in seconds that a call waits instead of searching.
         lease_s: Seconds after which the lease of a dead host ends.
-        retry_s: Seconds after a failure in which the store is not asked.
-        options: Passed to the client: of the package redis, or fsspec's file system.
+        retry_s: Seconds without requests after a failure.
+        options: Passed to the client of the package redis, or to fsspec's file system.
 
     Returns:
-        What ends it: call its `.close()`, or use it in a `with` statement.
+        The connection; `.close()` or the end of a `with` block ends it.
 
     Raises:
-        OptionError: The URL is none, or an option cannot have its value.
+        OptionError: The URL or an option is invalid.
     """
     key = key if key is not None else env.store_settings()["key"]
     return Connection(_client(place.place(
@@ -85,11 +85,11 @@ def _client(where: place.Place) -> Client:
 
 
 def keep(found: TuningRecord, again: bool = False) -> bool:
-    """Keep what was measured here in the user's store, and send it to the shared one if there is one.
+    """Keep a measured record in the user's store, and send it to the shared one, if any.
 
     Args:
         found: A record.
-        again: It was measured to replace what is there.
+        again: It was measured to replace the one there.
 
     Returns:
         Whether it was kept.
@@ -99,12 +99,12 @@ def keep(found: TuningRecord, again: bool = False) -> bool:
 
 
 def store() -> Client | None:
-    """The shared store in force; None where there is none, or it cannot be used."""
+    """The shared store in use; None if there is none or it cannot be used."""
     return env.connected[-1] if env.connected else of_environment()
 
 
 def of_environment() -> Client | None:
-    """The store that `AUTOTUNED_STORE` names; None where there is none, or it cannot be used, which is said once."""
+    """The store that `AUTOTUNED_STORE` names; None if there is none or it cannot be used, which is said once."""
     url = env.store_url()
     if not url:
         return None

@@ -1,4 +1,4 @@
-"""What a shared store's clients do where a process ends, and in a forked child."""
+"""What clients of shared stores do at the end of a process and in a forked child."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import weakref
 from typing import Any
 
-EXIT_S = 2.0  # what an ending process gives to sending; the rest is sent by the next one
+EXIT_S = 2.0  # time for sending at exit; the next process sends the rest
 
 clients: weakref.WeakSet[Any] = weakref.WeakSet()
 _ends: list[float] = []
@@ -25,13 +25,13 @@ def _flush_all() -> None:
 
 
 def flush_before_executors_end() -> None:
-    """Send before what `concurrent.futures` registered: clients of buckets need its threads to look up a host.
+    """Flush before `concurrent.futures` ends its threads: clients of buckets need them to look up a host.
 
-    The standard library has no public way; without this one, what is left is sent by the next process.
+    The standard library has no public hook for this; without it, the next process sends the rest.
     """
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
-        with contextlib.suppress(RuntimeError):  # the process is ending already
+        with contextlib.suppress(RuntimeError):  # the process is already ending
             register(_flush_all)
 
 

@@ -1,4 +1,4 @@
-"""A shared store in a folder or a bucket, by fsspec: a file a record."""
+"""A shared store in a folder or a bucket, through fsspec: one file per record."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from autotuned.remote.place import Place, bounded
 from autotuned.store import locks
 
 TIMEOUT_S = 5.0
-_LOCK_S = 5.0  # a write takes milliseconds; whoever waits longer writes without the lock
+_LOCK_S = 5.0  # a write takes milliseconds; after this wait it goes on without the lock
 
 
 class FileSystem:
     """Files `<URL>/<namespace>/<name>` of whatever fsspec opens.
 
-    What is there is replaced in one step. On S3 a write is refused where somebody else wrote meanwhile; in a folder a
-    lock file keeps writers apart where the file system has locks; elsewhere the last writer wins.
+    Files are replaced atomically. On S3 a write is refused if somebody else wrote meanwhile; in a folder a lock file
+    separates writers if the file system has locks; elsewhere the last writer wins.
 
     Raises:
         StoreError: fsspec, or its half for this URL, is not installed.
@@ -43,7 +43,7 @@ class FileSystem:
 
     @contextmanager
     def _said(self) -> Iterator[None]:
-        """What each file system raises in a way of its own, as an error of ours."""
+        """Turn the errors of any file system into ours."""
         try:
             yield
         except Exception as error:
@@ -54,7 +54,7 @@ class FileSystem:
 
     @cached_property
     def _made(self) -> tuple[Any, str]:
-        """The file system, and the folder of the namespace: made where it is first used, since some connect then."""
+        """The file system and the folder of the namespace; made at first use, since some connect then."""
         from fsspec.core import url_to_fs
 
         options = {**_OPTIONS.get(self._protocol, {}), "skip_instance_cache": True, "use_listings_cache": False}
@@ -87,12 +87,12 @@ class FileSystem:
         """Nothing is held."""
 
     def read(self, name: str, most: int, for_update: bool = False) -> tuple[bytes | None, str]:
-        """Content and what tells it from later content; None and "" where there is none.
+        """Content and its version; None and "" if there is none.
 
         Args:
             name: What it was written as.
-            most: Bytes that are read at most.
-            for_update: Ask for what tells it from later content: another round trip.
+            most: Largest size in bytes.
+            for_update: Ask for the version: another round trip.
 
         Raises:
             ValueError: It is larger than `most` bytes, or no plain file.
@@ -117,7 +117,7 @@ class FileSystem:
         return bounded(name, data, most), seen
 
     def read_all(self, names: list[str], most: int) -> Iterator[tuple[str, bytes | ValueError | None]]:
-        """What several names have; for what cannot be a record, why not."""
+        """The content of several names; an error for what cannot be a record."""
         for name in names:
             try:
                 yield name, self.read(name, most)[0]
@@ -125,12 +125,12 @@ class FileSystem:
                 yield name, error
 
     def write(self, name: str, data: bytes, seen: str, fence: int = 0, is_believed: bool = True) -> str:
-        """Replace what was seen: "written", or "changed" where it is known to be another by now.
+        """Replace a version: "written", or "changed" if it is known to be another now.
 
         Args:
             name: What it is found by.
             data: Its whole content.
-            seen: As `read` gave it; "*" for whatever is there.
+            seen: The version from `read`; "*" for any.
             fence: Not used: there are no leases.
             is_believed: Not used.
         """
@@ -171,7 +171,7 @@ class FileSystem:
         return locks.locked(path.with_name(".lock"), timeout_s=_LOCK_S)
 
     def names(self, prefix: str) -> Iterator[str]:
-        """All names that begin so."""
+        """All names with this prefix."""
         return (name for name, _, _ in self.sizes(prefix))
 
     def sizes(self, prefix: str) -> Iterator[tuple[str, int, float]]:
@@ -186,7 +186,7 @@ class FileSystem:
                 yield path.removeprefix(root), int(info["size"] or 0), _age_s(info, now)
 
     def remove(self, name: str) -> None:
-        """Remove it, if it is there."""
+        """Remove it if it exists."""
         try:
             self._fs.rm_file(self._root + name)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""One process at a time changes this user's records by what a shared store says of them."""
+"""A lock around merging a shared store's records into the user's own."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 from autotuned.key.key import Key
 from autotuned.store import layout, locks
 
-PATIENCE_S = 5.0  # what is done under the lock takes milliseconds
+PATIENCE_S = 5.0  # work under the lock takes milliseconds
 _POLL_S = 0.005
-Stamp = tuple[int, int] | None  # of a key's record as it lay on disk; None where there was none
+Stamp = tuple[int, int] | None  # identity of a record file; None without one
 
 
 class Keeping:
-    """A `with` block around reading, joining and keeping a record; blocks may be nested.
+    """A lock for reading, joining and keeping a record, between threads and processes; may be nested.
 
-    Where there can be no lock file, or another process stands still with it, threads alone are kept apart.
+    Without a lock file, or if its holder hangs, it only separates threads.
     """
 
     def __init__(self, before: Keeping | None = None) -> None:
         self._lock, self._depth = threading.RLock(), 0
         self._let_go: Callable[[], None] | None = None
-        self._before = before  # of a parent process: a lock that is collected as garbage would be released for it too
+        self._before = before  # a parent process's: collected as garbage, its lock would be released in the parent
 
     def __enter__(self) -> Keeping:
         """Wait for the lock."""
@@ -50,7 +50,7 @@ def _claimed() -> Callable[[], None] | None:
 
 
 def stamp(key: Key) -> Stamp:
-    """What changes whenever a key's record is written."""
+    """A value that changes whenever a key's record is written."""
     try:
         state = os.stat(layout.record_path(key))
     except OSError:

@@ -1,4 +1,4 @@
-"""Which records are still to be sent to a shared store: a file each, which outlives the process."""
+"""Records waiting to be sent to a shared store: one small file each, which outlives the process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from autotuned.store import layout
 from autotuned.typed_json import typed, wrong
 
 _SALT_BYTES = 32
-_LOST_S = 86400.0  # a record that is not there by then was cleared away, or never written
+_LOST_S = 86400.0  # a record missing by then was deleted or never written
 
 
 class Letter(NamedTuple):
-    """A record that is to be sent: its file, whether it replaces what is there, and the files that say so.
+    """A record to send: its file, whether it replaces the store's, and the outbox files that name it.
 
     Attributes:
-        fence: The token of the lease under which it was measured; 0 for none.
+        fence: Token of the lease under which it was measured; 0 for none.
     """
 
     record: Path
@@ -32,16 +32,16 @@ class Letter(NamedTuple):
 
 
 def folder(store: str) -> Path:
-    """The folder that says which records a shared store is still to be sent.
+    """The outbox folder of a store.
 
-    Its name tells stores apart and says nothing of them: it is a digest with a random number that is kept beside it.
+    Its name is a salted digest, which reveals nothing about the store.
     """
     name = hmac.new(_salt(layout.root() / layout.SALT), store.encode("utf-8", "replace"), hashlib.sha256)
     return layout.root() / layout.OUTBOX / name.hexdigest()[:16]
 
 
 def _salt(path: Path) -> bytes:
-    """The number in a file, made by the first who asks; where the disk does not let us, nothing can be noted anyway."""
+    """The random number in a file, made by the first process; if that fails, the outbox cannot be written either."""
     made = os.urandom(_SALT_BYTES)
     with contextlib.suppress(OSError):
         disk.make_folder(path.parent)
@@ -52,7 +52,7 @@ def _salt(path: Path) -> bytes:
             found = disk.read_bytes(path, _SALT_BYTES)
             if len(found) == _SALT_BYTES:
                 return found
-            time.sleep(0.001)  # its maker is about to write
+            time.sleep(0.001)  # its maker is about to write it
             continue
         break
     with contextlib.suppress(OSError):  # its maker was killed, or something else lies there
@@ -61,7 +61,7 @@ def _salt(path: Path) -> bytes:
 
 
 def put(folder: Path, record: Path, again: bool, fence: int = 0) -> Path | None:
-    """Say that a record will have to be sent, before it is written; None where the disk does not let us."""
+    """Note that a record must be sent, before it is written; None if the disk refuses."""
     path = folder / f"{record.stem}.{os.urandom(6).hex()}"
     try:
         below = record.relative_to(layout.root()).as_posix()
@@ -72,7 +72,7 @@ def put(folder: Path, record: Path, again: bool, fence: int = 0) -> Path | None:
 
 
 def digests(folder: Path) -> list[str]:
-    """Of the keys whose records are to be sent; an empty outbox is removed, so that a start sees that there is none."""
+    """Digests of the keys to send. An empty outbox is removed, so that a starting process need not look."""
     try:
         names = [name for name in os.listdir(folder) if not name.startswith(".")]
     except OSError:
@@ -84,7 +84,7 @@ def digests(folder: Path) -> list[str]:
 
 
 def letter(folder: Path, digest: str) -> Letter | None:
-    """What is to be sent of a key; what is no such thing is removed."""
+    """The letter of a key; invalid files are removed."""
     record, again, files, fences = None, False, [], []
     for path in sorted(folder.glob(f"{digest}.*")):
         try:
@@ -105,7 +105,7 @@ def letter(folder: Path, digest: str) -> Letter | None:
 
 
 def is_lost(letter: Letter) -> bool:
-    """Whether a record that is not there will never be."""
+    """Whether a missing record will never appear."""
     try:
         return time.time() - max(os.stat(path).st_mtime for path in letter.files) > _LOST_S
     except OSError:

@@ -1,4 +1,4 @@
-"""Where a shared store is, how it is used, and what is signed in it."""
+"""Where a shared store is, how it is used, and how its content is signed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEASE_S = 15.0
 RETRY_S = 60.0
 MAX_RECORD_BYTES = 8 << 20  # 10,000 configs take 4 MiB
 MAX_FILE_BYTES = disk.MAX_FILE_BYTES
-LEAST_KEY = 16  # letters: a word can be guessed by whoever has one signed record
+LEAST_KEY = 16  # letters: anyone with one signed record can guess a word
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FOLDER, _RELATIVE = re.compile(r"(file|local)://localhost/"), re.compile(r"(file|local)://(?!/)")
 _PARTS = r"%[\dA-Fa-f]{2}|[^A-Za-z0-9]+", r"\W+"
@@ -37,12 +37,12 @@ class Place(Frozen):
     Attributes:
         url: With its secrets; `words` is without.
         namespace: Keeps users of one server apart.
-        key: What signs; None signs nothing and believes all.
-        read_only: Nothing is sent, and no lease taken.
-        wait_s: Seconds that a call waits at most, where it would otherwise search.
+        key: Signs; None signs nothing and trusts everything.
+        read_only: Send nothing and take no lease.
+        wait_s: Longest time in seconds that a call waits instead of searching.
         lease_s: Seconds after which a dead holder's lease ends.
-        retry_s: Seconds after a failure in which it is not asked.
-        options: Further ones of the client: of the package redis, or of fsspec's file system.
+        retry_s: Seconds without requests after a failure.
+        options: Passed to the client of the package redis, or to fsspec's file system.
     """
 
     url: str
@@ -64,7 +64,7 @@ class Place(Frozen):
 
     @property
     def identity(self) -> str:
-        """What tells it from other stores. Passwords and the signing key do not: they change while the store stays."""
+        """Identifies the store. Passwords and the signing key are left out: they change while the store stays."""
         from urllib.parse import parse_qsl  # here: only what is sent asks
 
         users, at, rest = self.url.rpartition("@")
@@ -80,7 +80,7 @@ class Place(Frozen):
         return self.url.startswith(("redis://", "rediss://"))
 
     def scrubbed(self, error: BaseException) -> str:
-        """What went wrong in one line, without secrets: clients put URLs and passwords into their errors."""
+        """An error in one line without secrets: clients put URLs and passwords into theirs."""
         text = " ".join(f"{type(error).__name__}: {error}".split())
         for secret in sorted(_secrets(self), key=len, reverse=True):
             text = re.sub(re.escape(secret), "***", text, flags=re.IGNORECASE)
@@ -89,14 +89,14 @@ class Place(Frozen):
     # -- signatures ----------------------------------------------------------------------------------------------
 
     def seal(self, name: str, content: bytes) -> bytes:
-        """Content as it is stored under a name: a line with its signature, then itself."""
+        """Content as stored under a name: a line with its signature, then the content."""
         return f"{_FORMAT} {self._signature(name, content)}\n".encode() + content
 
     def open(self, name: str, data: bytes) -> bytes:
-        """The content of what is stored under a name.
+        """The content of sealed data.
 
         Raises:
-            StoreError: It was not put there by `seal`, or is not signed with this process's key.
+            StoreError: It does not come from `seal`, or is not signed with this process's key.
         """
         head, _, content = data.partition(b"\n")
         form, _, signature = head.decode("ascii", "replace").partition(" ")
@@ -120,14 +120,14 @@ class Place(Frozen):
     # -- records -------------------------------------------------------------------------------------------------
 
     def dump(self, found: TuningRecord) -> bytes:
-        """A record as it is stored."""
+        """A record as stored."""
         return self.seal(record_name(found.key.digest), disk.text(record.dump(found)).encode())
 
     def load(self, digest: str, data: bytes) -> TuningRecord:
-        """The record of a key in what is stored for it.
+        """The record of a key from stored data.
 
         Raises:
-            StoreError: It cannot be believed, or is none of this key.
+            StoreError: It is not trusted, or not a record of this key.
         """
         name = record_name(digest)
         content = self.open(name, data)
@@ -142,12 +142,12 @@ class Place(Frozen):
 
 
 def record_name(digest: str) -> str:
-    """The name of a key's record in the store: it has the schema, for two versions of the package to share one."""
+    """The name of a key's record; it includes the schema, so that two versions of the package can share a store."""
     return f"v{record.SCHEMA}/{digest[:2]}/{digest}"
 
 
 def bounded(name: str, content: bytes, most: int) -> bytes:
-    """What was read of a name, of which one byte more than `most` was asked for; ValueError if that one came."""
+    """Content read with a limit of `most` + 1 bytes; ValueError if it is larger than `most`."""
     if len(content) > most:
         raise ValueError(f"shared store: {name}: expected at most {most} bytes, got more.")
     return content
@@ -176,10 +176,10 @@ def place(
 ) -> Place:
     """The place of a shared store, checked; nothing is asked of it.
 
-    The URL `-` stands for that of `AUTOTUNED_STORE`: what is an argument of a command is seen by others of the machine.
+    The URL `-` stands for that of `AUTOTUNED_STORE`: other users of the machine see the arguments of commands.
 
     Raises:
-        OptionError: The URL is none, or an option cannot have its value.
+        OptionError: The URL or an option is invalid.
     """
     url, mark, fragment = (env.store_url() if url == "-" else str(url)).rpartition("#")
     if not mark or "@" in fragment:  # it is in a password
@@ -214,7 +214,7 @@ def _wrong(option: str, expected: str, got: str) -> OptionError:
 
 
 def _secrets(place: Place) -> set[str]:
-    """What of a place must not be shown, also as it is written in a URL."""
+    """Everything secret in a place, also as written in a URL."""
     from urllib.parse import unquote  # here: only what failed asks
 
     rest = place.url.partition("://")[2]
@@ -238,7 +238,7 @@ def _without_passwords(value: Any) -> Any:
 
 
 def shown(text: str, most: int) -> str:
-    """Text of others as it may stand in a log: cut, and control characters spelled out."""
+    """Foreign text made safe for a log: cut, with control characters escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[:most])
 
 

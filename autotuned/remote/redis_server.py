@@ -1,4 +1,4 @@
-"""A shared store in Redis: records and files as strings, leases as keys that expire."""
+"""A shared store in Redis: records and files are strings, leases are keys that expire."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ class RedisServer:
         self._prefix = f"autotuned:{place.namespace}:"
 
     def close(self) -> None:
-        """Let go of its connections."""
+        """Close its connections."""
         self._client.close()
 
     def read(self, name: str, most: int, for_update: bool = False) -> tuple[bytes | None, str]:
-        """Content and what tells it from later content; None and "" where there is none.
+        """Content and its version; None and "" if there is none.
 
         Raises:
             ValueError: It is larger than `most` bytes, and no more are read.
@@ -109,7 +109,7 @@ class RedisServer:
             return self._opened(name, error, most)
 
     def read_all(self, names: list[str], most: int) -> Iterator[tuple[str, bytes | ValueError | None]]:
-        """What several names have, in few round trips; for what cannot be a record, why not."""
+        """The content of several names in few round trips; an error for what cannot be a record."""
         for start in range(0, len(names), _BATCH):
             some = names[start : start + _BATCH]
             with self._client.pipeline(transaction=False) as asked:
@@ -132,21 +132,21 @@ class RedisServer:
         return bounded(name, data[FENCE_DIGITS:], most), hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
     def write(self, name: str, data: bytes, seen: str, fence: int = 0, is_believed: bool = True) -> str:
-        """Replace what was seen: "written", "changed" where it is another by now, "fenced" where a later lease wrote.
+        """Replace a version: "written", "changed" if the version is another now, "fenced" if a later lease wrote.
 
         Args:
-            seen: As `read` gave it; "*" for whatever is there.
-            fence: The token of the lease under which it was measured; 0 for none.
-            is_believed: Whether the token of what is there counts.
+            seen: The version from `read`; "*" for any.
+            fence: Token of the lease under which it was measured; 0 for none.
+            is_believed: Whether the stored token counts.
         """
         return _text(self._write([self._prefix + name], [data, seen, fence, int(is_believed)]))
 
     def updating(self, name: str) -> AbstractContextManager[Any]:
-        """A `with` block around reading and replacing: a write tells whether somebody else came first."""
+        """A `with` block around reading and replacing; here a write itself tells whether somebody came first."""
         return nullcontext()
 
     def names(self, prefix: str) -> Iterator[str]:
-        """All names that begin so, in no order."""
+        """All names with this prefix, unordered."""
         # A namespace has no letters that mean something in a pattern, and neither have our prefixes.
         for key in self._client.scan_iter(match=f"{self._prefix}{prefix}*", count=1000):
             name = _text(key)[len(self._prefix) :]
@@ -169,30 +169,30 @@ class RedisServer:
                 yield name, size if isinstance(size, int) else 1, float(idle) if isinstance(idle, int) else 0.0
 
     def remove(self, name: str) -> None:
-        """Remove it, if it is there."""
+        """Remove it if it exists."""
         self._client.delete(self._prefix + name)
 
     def lease(self, name: str, nonce: str, seconds: float, who: str, token: int = 0) -> tuple[bool, str]:
-        """Have or renew the lease of a name: whether it is had, and its fencing token, or who has it.
+        """Take or renew the lease of a name: whether that worked, and its fencing token or who holds it.
 
         Args:
             name: Of the record.
-            nonce: Tells this lease from others.
-            seconds: After which it ends.
-            who: Has it, for people.
-            token: Of the lease to be renewed; 0 for a new one.
+            nonce: Identifies this lease.
+            seconds: Its lifetime.
+            who: The holder, for people.
+            token: Of the lease to renew; 0 for a new one.
         """
         keys = [f"{self._prefix}{name}.lease", self._prefix + name]
         had, answer = self._lease(keys, [nonce, max(1, round(seconds * 1000)), who, token])
         return bool(had), _text(answer) if had else shown(_text(answer).partition(" ")[2].partition(" ")[2], 100)
 
     def release(self, name: str, nonce: str) -> None:
-        """End a lease, if it is this one."""
+        """End a lease if the nonce matches."""
         self._release([f"{self._prefix}{name}.lease"], [nonce])
 
 
 def _is_no_string(error: Exception) -> bool:
-    """Whether a list, a hash or the like lies there: it counts as missing, and is replaced."""
+    """Whether a list, a hash or the like is stored there: it counts as missing and is replaced."""
     return str(error).startswith("WRONGTYPE")
 
 

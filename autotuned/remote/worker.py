@@ -12,12 +12,12 @@ from typing import Any
 
 log = logging.getLogger("autotuned")
 
-ASKED, SENT, LATER = range(3)  # how urgent: somebody waits, it was measured now, it can wait
+ASKED, SENT, LATER = range(3)  # urgency: somebody waits, just measured, can wait
 _DONE = object()
 
 
 class Job:
-    """Something that the thread does: its result, or None where it failed or was not tried."""
+    """A job for the thread; its result is None if it failed or was not tried."""
 
     def __init__(self, kind: str, action: Callable[[], Any]) -> None:
         self.kind, self.action = kind, action
@@ -25,24 +25,24 @@ class Job:
         self._ended = threading.Event()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended in time."""
+        """Wait for the end; returns whether it came in time."""
         return self._ended.wait(seconds)
 
     def end(self) -> None:
-        """Wake who waits."""
+        """Wake the waiters."""
         self._ended.set()
 
 
 class Worker:
-    """Runs jobs one after the other on a thread that begins with the first.
+    """Runs jobs one at a time on a thread that starts with the first.
 
-    After a failure jobs of its kind ("read", "write") end at once without a result, for so many seconds; a job that
-    succeeds ends the pause.
+    After a failure, jobs of its kind ("read", "write") end at once without a result for `retry_s`; a job that succeeds
+    ends the pause.
 
     Args:
-        retry_s: How long a pause is, in seconds.
-        on_failure: Told of the failure that begins a pause.
-        idle: Called between jobs; gives the seconds until it wants to be called again, or None.
+        retry_s: Length of a pause in seconds.
+        on_failure: Called with the failure that begins a pause.
+        idle: Called between jobs; returns the seconds until its next call, or None.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Worker:
         self._lock = threading.Lock()
 
     def submit(self, kind: str, action: Callable[[], Any], urgency: int = ASKED) -> Job:
-        """Have something done."""
+        """Add a job."""
         job = Job(kind, action)
         self._jobs.put((urgency, next(self._numbers), job))
         with self._lock:
@@ -64,7 +64,7 @@ class Worker:
                 thread = threading.Thread(target=self._run, name="autotuned-store", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # the system has no more, or the process is ending: nobody waits for nothing
+                except RuntimeError:  # no more threads, or the process is ending: let nobody wait
                     job.end()
                     return job
                 self._thread = thread
@@ -72,25 +72,25 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """Whether anything was ever submitted."""
+        """Whether a job was ever submitted."""
         return self._thread is not None
 
     def is_away(self, kind: str) -> bool:
-        """Whether jobs of a kind are not tried now."""
+        """Whether jobs of a kind are paused."""
         return time.monotonic() < self._away.get(kind, 0.0)
 
     def pause(self, kind: str, error: BaseException) -> None:
-        """Try no job of a kind for a while."""
+        """Pause the jobs of a kind."""
         if not self.is_away(kind):
             self._on_failure(kind, error)
         self._away[kind] = time.monotonic() + self._retry_s
 
     def until_retry_s(self) -> float:
-        """Seconds until the last pause ends; 0 where there is none."""
+        """Seconds until the last pause ends; 0 without one."""
         return max([0.0, *(end - time.monotonic() for end in list(self._away.values()))])
 
     def close(self, seconds: float) -> None:
-        """End the thread after what it does now; waits so long at most."""
+        """End the thread after its current job; waits at most this long."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
@@ -103,7 +103,7 @@ class Worker:
                 _, _, job = self._jobs.get(timeout=self._idle())
             except queue.Empty:
                 continue
-            except Exception as error:  # of `idle`; a thread that ended would leave all jobs undone
+            except Exception as error:  # from `idle`; if the thread ended, all jobs would stay undone
                 self.pause("write", error)
                 continue
             if job is _DONE:
@@ -115,7 +115,7 @@ class Worker:
             if not self.is_away(job.kind):
                 job.result = job.action()
                 self._away.pop(job.kind, None)
-        except Exception as error:  # whatever a client, a server or a disk comes up with: the launch goes on without
+        except Exception as error:  # any error of client, server or disk: launches go on without the store
             self.pause(job.kind, error)
         finally:
             job.end()

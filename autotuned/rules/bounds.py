@@ -1,4 +1,4 @@
-"""What a leaf's calls are expected not to lose in 95 of 100 cases, from calls that were left out with their bands."""
+"""Bounds of the loss that hold for 95 of 100 calls, from calls left out in whole bands."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from autotuned.rules import tree
 from autotuned.rules.rule import Loss
 
-CALLS = 20  # of fewer no loss is known that 95 of 100 do not exceed
+CALLS = 20  # fewer do not show a loss that 95 of 100 stay below
 CONFIDENCE = 0.95
-PRIOR = 8.0  # calls with the mean loss of all leaves, which each leaf's own are put beside
-UNSEEN = 0.5  # of one more band so much is taken to exceed its bounds: of few bands nothing is known
+PRIOR = 8.0  # calls with the mean loss of all leaves, added to those of each leaf
+UNSEEN = 0.5  # share of one more, unseen band that is assumed to exceed: few bands prove nothing
 
 
 class Correction(NamedTuple):
-    """What makes bounds hold for whole bands that took no part in making them.
+    """Makes bounds hold for whole bands that were not used to make them.
 
     Attributes:
-        scale: Bounds are multiplied by it. `least`: none is smaller.
-        within: The loss that is allowed, for which this was found.
+        scale: Factor of every bound. `least`: the smallest bound.
+        within: The allowed loss that this was found for.
     """
 
     scale: float
@@ -30,7 +30,7 @@ class Correction(NamedTuple):
     within: float
 
     def applied(self, known: Loss | None) -> Loss | None:
-        """The same of a leaf, with its bound corrected."""
+        """A leaf's loss with its bound corrected."""
         if known is None:
             return None
         bound = max(known.bound * self.scale, self.least)
@@ -39,15 +39,15 @@ class Correction(NamedTuple):
 
 
 def correction(losses: np.ndarray, bounds: np.ndarray, bands: np.ndarray, within: float) -> Correction | None:
-    """Correct bounds by calls that took no part in making them; None where too few bands are served to tell.
+    """Correct bounds by calls that were not used to make them; None if too few bands are served to tell.
 
-    Calls of one band are alike, so that bands are counted and not calls: on the average of the bands served, and of one
-    more that was not seen, at most 5 of 100 calls may exceed. Bounds that are smaller than that allows are raised, and
-    leaves whose bounds are largest are served no more until it holds.
+    Calls of one band are alike, so bands are counted, not calls: averaged over the served bands and one unseen band, at
+    most 5 of 100 calls may exceed their bound. To get there, small bounds are raised, and the leaves with the largest
+    bounds stop serving.
 
     Args:
-        losses: Of each call. `bounds`: what was promised to it. `bands`: the number of its band.
-        within: The loss that is allowed.
+        losses: Loss of each call. `bounds`: its promised bound. `bands`: the number of its band.
+        within: The allowed loss.
     """
     for most in [within, *sorted({float(bound) for bound in bounds if bound < within}, reverse=True)]:
         served = bounds <= most
@@ -62,18 +62,18 @@ def correction(losses: np.ndarray, bounds: np.ndarray, bands: np.ndarray, within
 
 
 def _holds(losses: np.ndarray, bounds: np.ndarray | float, bands: np.ndarray) -> bool:
-    """Whether few enough calls exceed their bounds, each band counting as much as another."""
+    """Whether few enough calls exceed their bounds, with equal weight for each band."""
     _, numbers, counts = np.unique(bands, return_inverse=True, return_counts=True)
     exceeding = np.bincount(numbers, losses > bounds + 1e-12) / counts
     return bool(exceeding.sum() + UNSEEN <= (1 - CONFIDENCE) * (len(counts) + 1))
 
 
 def of_leaves(left_out: np.ndarray, leaf_of: np.ndarray, count: int) -> list[Loss | None]:
-    """What is known of each leaf, from the losses of calls that were left out; None for one with too few.
+    """The loss of each leaf from calls that were left out; None for a leaf with too few.
 
-    The bound of a leaf is its mean loss, put beside that of all calls, times the ratio to it that 95 of 100 calls of
-    all leaves did not exceed; each ratio is to the mean of the others of the leaf, so that no call counts itself. It is
-    no less than what 95 of 100 calls of the leaf did not exceed: leaves were chosen by these losses.
+    The bound of a leaf is its mean loss, shrunk towards the mean of all calls, times the ratio to it that 95 of 100
+    calls of all leaves did not exceed. Each ratio is to the mean of the leaf's other calls. The bound is at least what
+    95 of 100 calls of the leaf did not exceed, since leaves were chosen by these losses.
     """
     known = ~np.isnan(left_out)
     rows = np.flatnonzero(known)
@@ -91,28 +91,28 @@ def _of_leaf(own: np.ndarray, mean: float, ratio: float | None) -> Loss | None:
     if len(own) < tree.LEAF or ratio is None:
         return None
     scale = (float(own.sum()) + PRIOR * mean) / (len(own) + PRIOR)
-    alone = _quantile(own)  # of few calls there is none: then it is their worst, at least
+    alone = _quantile(own)  # None for few calls: then the bound is at least their worst
     bound = max(ratio * scale, float(own.max()) if alone is None else alone)
     return Loss(len(own), rounded(own.mean()), rounded(own.max()), up(min(bound, 1e6)))
 
 
 def allowed(count: int) -> np.ndarray:
-    """How many of 0, 1, 2, ... calls may exceed what `_quantile` of their losses then is not above; -1 of too few."""
+    """How many of 0, 1, 2, ... calls may exceed a loss that `_quantile` stays below; -1 for too few calls."""
     found = [number - math.ceil((number + 1) * CONFIDENCE) for number in range(count + 1)]
     return np.asarray(found)
 
 
 def _quantile(losses: Sequence[float] | np.ndarray) -> float | None:
-    """What one more of the same kind does not exceed in 95 of 100 cases; None of too few."""
+    """The loss that one more call exceeds in 5 of 100 cases at most; None for too few calls."""
     place = math.ceil((len(losses) + 1) * CONFIDENCE)
     return float(np.sort(losses)[place - 1]) if place <= len(losses) else None
 
 
 def rounded(value: float) -> float:
-    """As files hold a loss."""
+    """A loss as written in files."""
     return round(float(value), 4)
 
 
 def up(value: float) -> float:
-    """The same, and not less than it is."""
+    """The same, rounded up."""
     return math.ceil(value * 1e4 - 1e-6) / 1e4

@@ -1,4 +1,4 @@
-"""The fewest configs such that every call has one among them that loses little: exact, or with a proven bound."""
+"""The fewest configs that serve every call with little loss: exact, or with a proven bound."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NODES = 20_000  # of a search for the fewest; then the best so far is taken, with what is proven
+NODES = 20_000  # limit of a search; then the best so far is taken, with what is proven
 
 
 @dataclass(frozen=True)
 class Cover:
-    """Configs that were chosen, by their places.
+    """Chosen configs, by index.
 
     Attributes:
-        held: The calls for which one of them loses at most what was allowed.
-        least: No fewer configs hold all calls that any do: proven. With a limit below that: `most_held`.
-        most_held: No choice within the limit holds more calls than this: proven.
+        held: The calls for which one of them loses at most what is allowed.
+        least: Proven: fewer configs do not hold all calls that can be held.
+        most_held: Proven: no choice within the limit holds more calls.
     """
 
     configs: tuple[int, ...]
@@ -27,19 +27,19 @@ class Cover:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is proven that fewer, or as many, do not hold more."""
+        """Whether it is proven that no better choice exists."""
         return len(self.held) == self.most_held and len(self.configs) <= max(self.least, 1)
 
 
 def fewest(losses: np.ndarray, within: float, most: int | None = None) -> Cover:
-    """Choose as few configs as hold every call within a loss; with a limit, those that hold most calls.
+    """Choose the fewest configs that hold every call within a loss; with a limit, those that hold most calls.
 
-    Of equally few, those with the least loss over all calls are sought by exchanging one at a time.
+    Among equally few, exchanging one at a time looks for the least total loss.
 
     Args:
-        losses: Calls by configs, 0.1 is 10% slower than the best; NaN where it was not measured, which never counts.
-        within: The loss that is allowed.
-        most: How many configs at most.
+        losses: Calls by configs, 0.1 is 10% slower than the best; NaN if unmeasured, which holds nothing.
+        within: The allowed loss.
+        most: Largest number of configs.
     """
     masks = _masks(losses, within)
     everything = _union(masks)
@@ -55,13 +55,13 @@ def fewest(losses: np.ndarray, within: float, most: int | None = None) -> Cover:
 
 
 def greedy(losses: np.ndarray, within: float, most: int | None = None) -> list[int]:
-    """Few configs that hold every call within a loss, or as many calls as `most` of them do; found at once."""
+    """Few configs that hold every call within a loss, or many calls with at most `most`; found greedily."""
     masks = _masks(losses, within)
     return _greedy(masks, _union(masks), len(masks) if most is None else most)
 
 
 def _masks(losses: np.ndarray, within: float) -> list[int]:
-    """The calls that each config holds, a bit each."""
+    """The calls that each config holds, one bit each."""
     holds = np.nan_to_num(losses, nan=np.inf) <= within
     return [sum(1 << int(row) for row in np.flatnonzero(column)) for column in holds.T]
 
@@ -78,7 +78,7 @@ def _greedy(masks: Sequence[int], wanted: int, most: int) -> list[int]:
 
 
 def _undominated(masks: Sequence[int]) -> list[int]:
-    """Places of the masks that are in no other one; of equal ones the first."""
+    """Indices of the masks contained in no other; the first of equal ones."""
     kept: list[int] = []
     for place in sorted(range(len(masks)), key=lambda place: (-masks[place].bit_count(), place)):
         if masks[place] and not any(masks[place] & ~masks[larger] == 0 for larger in kept):
@@ -87,7 +87,7 @@ def _undominated(masks: Sequence[int]) -> list[int]:
 
 
 class _Fewest:
-    """Branch and bound: the call that fewest configs hold decides, for one of these must be chosen."""
+    """Branch and bound on the call held by fewest configs: one of these must be chosen."""
 
     def __init__(self, masks: Sequence[int], everything: int) -> None:
         self._masks, self._nodes = masks, 0
@@ -100,7 +100,7 @@ class _Fewest:
         self.least = len(self.best) if self._nodes <= NODES else root
 
     def _bound(self, wanted: int) -> int:
-        """Calls of which no two can share a config: each of them needs one of its own."""
+        """Number of calls no two of which share a config: each needs its own."""
         count = 0
         while wanted:
             row = min(_rows(wanted), key=lambda row: (len(self._holders[row]), row))
@@ -124,7 +124,7 @@ class _Fewest:
 
 
 class _MostHeld:
-    """Branch and bound for a limit: no more can be held than the largest gains that are left add up to."""
+    """Branch and bound with a limit: the largest remaining gains bound what can be held."""
 
     def __init__(self, masks: Sequence[int], most: int) -> None:
         self._masks, self._most, self._nodes = masks, most, 0
@@ -165,7 +165,7 @@ def _rows(mask: int) -> list[int]:
 
 
 def _exchanged(chosen: Sequence[int], losses: np.ndarray, masks: Sequence[int]) -> list[int]:
-    """As many configs that hold as much and lose least in all: one is exchanged as long as that helps."""
+    """Exchange single configs as long as that lowers the total loss and still holds the same calls."""
     costs = np.nan_to_num(losses, nan=1e3)
     best = list(chosen)
     held = _union([masks[place] for place in best])

@@ -1,4 +1,4 @@
-"""A rule fitted to times: its tree, its error where calls were left out, and whether it is worth more than less."""
+"""A rule fitted to times: its tree, its loss on calls left out, and whether it beats something simpler."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.typed_json import Json
 
 LEAVES = 16  # of a tree at most: people read it
-GAIN, FACTOR = 0.01, 2.0  # what a rule must save: in the mean, or of the worst call
-NEAR = 2.0  # the factor of the neighbours that it is compared with
+GAIN, FACTOR = 0.01, 2.0  # what a rule must save: in the mean, or in the worst call
+NEAR = 2.0  # factor of the neighbours it is compared with
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What came of fitting a table.
+    """The result of fitting a table.
 
     Attributes:
-        table: What it was fitted to. `within`: the loss that is allowed.
-        configs: The configs of its leaves. `cover`: how they were chosen, by their places in `table.configs`.
-        tree: None where there are too few calls. `leaf_of`: of each call, the place of its leaf in `leaves`.
-        left_out, left_out_across: Of each call, the loss that it had when it was left out with its band, and with its
-            combination of the other sizes too; NaN where it was not, infinite where it got a config without a time.
-        compared: Mean and worst loss of the calls left out that it serves, under "rule" and under what is simpler.
-        served: The share of the calls left out that it serves.
-        why_not: Why it is not worth writing down; "" where it is.
+        table: The data. `within`: the allowed loss.
+        configs: The configs of its leaves. `cover`: how they were chosen, by index in `table.configs`.
+        tree: None if there are too few calls. `leaf_of`: the index in `leaves` for each call.
+        left_out, left_out_across: The loss of each call when left out with its band, and with its combination of the
+            other sizes too; NaN if it was not, infinite if it got a config without a time.
+        compared: Mean and worst loss of the served calls left out, under "rule" and under what is simpler.
+        served: Share of the calls left out that it serves.
+        why_not: Why it is not worth writing; "" if it is.
     """
 
     table: Table
@@ -50,7 +50,7 @@ class Fit:
     why_not: str = ""
 
     def rule(self, under: Conditions = BY_DEFAULT) -> Rule | None:
-        """The rule over the table's calls, whether it is worth it or not; None where there is no tree.
+        """The rule over the table's calls, worth it or not; None without a tree.
 
         Args:
             under: What all times were measured under.
@@ -70,7 +70,7 @@ class Fit:
         return list(leaves(self.tree)) if self.tree is not None else []
 
     def to_json(self) -> dict[str, Json]:
-        """What is known of its error."""
+        """What is known of its loss."""
         compared = {
             name: {"mean": rounded(mean), "worst": rounded(worst)} for name, (mean, worst) in self.compared.items()
         }
@@ -83,13 +83,13 @@ class Fit:
 def fit(table: Table, within: float, most: int | None = None, among: Iterable[str] | None = None) -> Fit:
     """Fit a rule to a table.
 
-    The configs are the fewest that hold every call within the loss. The tree's size is the one that did best on calls
-    left out; so that its error is that of unseen calls, configs and tree are chosen anew without them each time.
+    The configs are the fewest that hold every call within the loss. The size of the tree is what did best on calls left
+    out. Configs and tree are chosen anew without them each time, so that the loss is that of unseen calls.
 
     Args:
-        within: The loss that is allowed: 0.05 for 5%.
-        most: How many configs at most.
-        among: The configs that may be chosen; None for all. Losses are against the best of all.
+        within: The allowed loss: 0.05 for 5%.
+        most: Largest number of configs.
+        among: The configs that may be chosen; None for all. Losses are relative to the best of all.
     """
     allowed = np.isin(table.configs, list(table.configs if among is None else among))
     choosable = np.where(allowed[None, :], table.losses, math.nan)
@@ -126,7 +126,7 @@ def _tree(grown: tree.Grown, ends: Mapping[int, Leaf]) -> Tree:
 
 
 class _Trial:
-    """Trees fitted without some calls, and what these then lose."""
+    """Fits trees without some calls, and measures the loss of these."""
 
     def __init__(
         self, table: Table, choosable: np.ndarray, features: tree.Features, within: float, most: int | None
@@ -143,13 +143,13 @@ class _Trial:
         return cover.greedy(self._choosable[rows], self._within, self._most)
 
     def grow(self, rows: np.ndarray, configs: Sequence[int], most: int) -> tree.Growth:
-        """A tree fitted to some calls, with some of the configs."""
+        """A tree fitted to some calls with some of the configs."""
         costs = np.full_like(self._costs, MISSING)
         costs[:, configs] = self._costs[:, configs]
         return tree.Growth(self._features, costs, rows, most)
 
     def parted(self, grown: tree.Growth, losses: Sequence[np.ndarray]) -> tuple[tree.Growth, np.ndarray]:
-        """A tree parted further where calls lose too much, and the leaf of each call."""
+        """Split a tree further where calls lose too much; also returns the leaf of each call."""
         for left_out in losses:
             exceeds = np.nan_to_num(left_out, nan=np.inf) > self._within
             if (~np.isnan(left_out)).sum() >= CALLS:
@@ -162,14 +162,14 @@ class _Trial:
     def correction(
         self, parts: Iterable[tuple[np.ndarray, tree.Growth]], losses: Sequence[np.ndarray], kind: int
     ) -> Correction | None:
-        """How bounds must be corrected to hold for bands that took no part in growing trees and making bounds.
+        """Correct bounds so that they hold for bands used neither for trees nor for bounds.
 
-        A leaf is chosen by the same losses that bound it. So each band is left out of all of that in turn, and what its
-        calls then lose is compared with the bounds that come of it.
+        A leaf is chosen by the same losses that bound it. So each band in turn is left out of everything, and the loss
+        of its calls is compared with the resulting bounds.
 
         Args:
-            parts: Calls that are left out, and the tree that was grown without them.
-            losses: Of each call, as `along` and `across` give them. `kind`: which of these bounds are made of.
+            parts: Calls left out, each with the tree grown without them.
+            losses: From `along` and `across`. `kind`: index of those that make the bounds.
         """
         found: list[tuple[float, float, float]] = []
         numbers = folds.bands(self.table.steps)
@@ -186,7 +186,7 @@ class _Trial:
         return bounds.correction(lost, promised, bands, self._within)
 
     def _best_size(self) -> int:
-        """The number of leaves with the least cost of calls left out; of about as good ones the least."""
+        """The number of leaves with the least cost of calls left out; the smallest if several are about as good."""
         totals = []
         for count in range(LEAVES):
             costs = [
@@ -200,31 +200,31 @@ class _Trial:
         return next(count + 1 for count, mean in enumerate(means) if mean <= means[best] + error)
 
     def along(self) -> np.ndarray:
-        """The loss of each call where its band was left out."""
+        """The loss of each call with its band left out."""
         found = np.full(len(self.table), math.nan)
         for (out, _), predicted in zip(self._along, self._grown):
             found[out] = self._losses[out, predicted[min(self.leaves, len(predicted)) - 1][out]]
         return found
 
     def along_grown(self) -> list[tuple[np.ndarray, tree.Growth]]:
-        """Bands that are left out, and the trees without them."""
+        """Bands left out, with the trees grown without them."""
         return [(out, self.grow(left, self._configs(left), self.leaves)) for out, left in self._along]
 
     @cached_property
     def across_grown(self) -> list[tuple[np.ndarray, tree.Growth]]:
-        """The same where combinations of other sizes are left out too."""
+        """The same with combinations of the other sizes left out too."""
         parts = folds.across(self.table)
         return [(out, self.grow(left, self._configs(left), self.leaves)) for out, left in parts]
 
     def across(self) -> np.ndarray:
-        """The loss of each call where its combination of other sizes was left out too."""
+        """The loss of each call with its combination of the other sizes left out too."""
         found = np.full(len(self.table), math.nan)
         for out, grown in self.across_grown:
             found[out] = self._losses[out, grown.predicted[-1][out]]
         return found
 
     def simpler(self) -> dict[str, np.ndarray]:
-        """The losses of the same calls under what is simpler than a rule."""
+        """The losses of the same calls under simpler choices than a rule."""
         found = {name: np.full(len(self.table), math.nan) for name in SIMPLER}
         for out, left in self._along:
             single = int(np.argmin(self._costs[left].mean(axis=0)))
@@ -236,7 +236,7 @@ class _Trial:
         return found
 
     def _picks(self, row: int, here: Sequence[int], single: int) -> tuple[int, int, int]:
-        """What a call gets: the single config, that of its power of two, that of its nearest neighbour."""
+        """A call's config by simpler means: the single best, its power of two's, its nearest neighbour's."""
         octaves = np.log2(np.maximum(self.table.steps, 1.0))
         far = octaves - octaves[row]
         bucket = [at for at in here if math.ceil(octaves[at]) == math.ceil(octaves[row])]
@@ -253,7 +253,7 @@ def _corrected(known: Sequence[Loss | None], correction: Correction | None) -> l
 
 
 def _judged(fitted: Fit, trial: _Trial) -> Fit:
-    """With how it compares to what is simpler, on the calls left out that it serves."""
+    """Add how it compares with simpler choices on the served calls left out."""
     simpler = trial.simpler()
     asked = ~np.isnan(fitted.left_out)
     bounds = np.asarray([leaf.along.bound if leaf.along else math.inf for leaf in fitted.leaves])

@@ -1,4 +1,4 @@
-"""Which calls are left out together, so that what is said of a rule's error holds for calls nobody measured."""
+"""Which calls are left out together, so that a rule's loss holds for unmeasured calls."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from autotuned.rules.rule import Tuned
 from autotuned.rules.table import Table
 
-MULTIPLES = (256, 128, 64, 16)  # that a tree may ask about
-APART = 1.3  # no call that a tree was fitted to is nearer than this factor to one that was left out
-BAND = 1.5  # of a band the largest size over the least
-FOLDS = 8  # bands that are left out at once are so many bands apart
-COMBINED = 8  # groups of other sizes that are left out together, at most
-LEAST = 4  # combinations, of which one can be left out and the others still say something
+MULTIPLES = (256, 128, 64, 16)  # that a tree may test
+APART = 1.3  # smallest factor between a fitted call and one left out
+BAND = 1.5  # largest size of a band over its smallest
+FOLDS = 8  # bands left out together are this many bands apart
+COMBINED = 8  # largest number of groups of other sizes that are left out in turn
+LEAST = 4  # fewest combinations from which one can be left out
 
 
 def bands(steps: np.ndarray) -> np.ndarray:
-    """The number of each call's band; every size has one of its own where there are few."""
+    """The number of each call's band; few sizes have a band each."""
     values = sorted(set(steps.tolist()))
     if len(values) <= 2 * FOLDS:
         return np.searchsorted(values, steps)
@@ -30,7 +30,7 @@ def bands(steps: np.ndarray) -> np.ndarray:
 
 
 def near(steps: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Which calls are within `APART` of one that is left out."""
+    """Which calls are within `APART` of one left out."""
     values = np.unique(steps[out])
     at = np.maximum(np.abs(steps), 1.0)[:, None]
     with np.errstate(divide="ignore"):
@@ -39,7 +39,7 @@ def near(steps: np.ndarray, out: np.ndarray) -> np.ndarray:
 
 
 def along(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Whole bands of the size `along` left out: calls left out, and those that remain."""
+    """Leave out whole bands of the size `along`: calls left out, and those that remain."""
     numbers = bands(table.steps)
     count = int(numbers.max()) + 1 if len(numbers) else 0
     for fold in range(min(FOLDS, count)):
@@ -50,7 +50,7 @@ def along(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def reach(table: Table) -> float:
-    """How far apart two sizes may be, as a factor, for what lies between them to be like calls that were left out."""
+    """The largest factor between two tuned sizes for which calls between them are like calls left out."""
     holes = []
     for out, left in along(table):
         rest = sorted({at(table.steps[row]) for row in left})
@@ -60,12 +60,12 @@ def reach(table: Table) -> float:
 
 
 def at(size: float) -> float:
-    """A size as distances are told: by its factor, from 1 on."""
+    """A size for measuring distances by factor: at least 1."""
     return max(abs(float(size)), 1.0)
 
 
 def tuned(table: Table) -> Iterator[Tuned]:
-    """The combinations of other sizes, each with the spans of the size `along` that were tuned for it."""
+    """The tuned combinations of the other sizes, each with its spans of the size `along`."""
     most = reach(table) * (1 + 1e-9)
     for others in sorted(set(table.others)):
         steps = sorted({int(step) for step, own in zip(table.steps, table.others) if own == others})
@@ -75,7 +75,7 @@ def tuned(table: Table) -> Iterator[Tuned]:
 
 
 def multiples(table: Table) -> dict[str, int]:
-    """Of sizes that were tuned at multiples of 16 or more only, the largest of `MULTIPLES` that all are of."""
+    """The largest of `MULTIPLES` that divides all values of a size, by name, where one does."""
     found = {}
     for name, column in zip(table.names, zip(*table.sizes)):
         number = next((number for number in MULTIPLES if not any(size % number for size in column)), 1)
@@ -84,7 +84,7 @@ def multiples(table: Table) -> dict[str, int]:
 
 
 def across(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Whole combinations of the other sizes left out, and of what remains the bands around them too."""
+    """Leave out whole combinations of the other sizes, and from the rest the bands around them."""
     kinds = {others: number for number, others in enumerate(sorted(set(table.others)))}
     if len(kinds) < LEAST:
         return

@@ -1,4 +1,4 @@
-"""A rule: a small tree from the sizes of a call to a config, with how far off it was where calls were left out."""
+"""A rule: a small tree from the sizes of a call to a config, with its loss on calls that were left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotuned.store import record
 from autotuned.store.conditions import Conditions
 from autotuned.typed_json import Json, canonical, typed, wrong
 
-SIZE = "size"  # in a rule's call `{"size": "M"}` stands for any size, and for the same one wherever it stands
+SIZE = "size"  # in a rule's call, `{"size": "M"}` stands for any size, the same one in every place
 Values = tuple[int, ...]  # of a call, in the order of a rule's sizes
 
 
@@ -28,16 +28,16 @@ class Split(Frozen):
         return f"{' * '.join(self.names)} {f'% {self.number} == 0' if self.divides else f'<= {self.number}'}"
 
     def negated(self) -> str:
-        """The opposite, in words as short."""
+        """The opposite, as a test."""
         return f"{' * '.join(self.names)} {f'% {self.number} != 0' if self.divides else f'> {self.number}'}"
 
 
 class Loss(Frozen):
-    """By how much a leaf's config was slower than the best of each of some calls that had been left out.
+    """How much slower a leaf's config was than the best, over calls that were left out.
 
     Attributes:
         calls: How many. `mean`, `worst`: 0.02 is 2% more time.
-        bound: What a call is expected not to exceed in 95 of 100 cases.
+        bound: The loss that 95 of 100 calls are expected not to exceed.
     """
 
     calls: int
@@ -47,16 +47,16 @@ class Loss(Frozen):
 
 
 class Tree(Frozen):
-    """A part of a rule's tree: a `Leaf`, or a `Node` with two parts below it."""
+    """A part of a rule's tree: a `Leaf` or a `Node`."""
 
 
 class Leaf(Tree):
-    """Where a path through a tree ends.
+    """The end of a path through a tree.
 
     Attributes:
         config: Its place in the rule's list. `calls`: how many tuned calls end here.
-        along: The loss where only the size `Rule.along` is a new one; `across`: where the others are, too. None where
-            that could not be measured: too few calls.
+        along: The loss where only the size `Rule.along` is new. `across`: where the other sizes are new too. None where
+            too few calls could tell.
     """
 
     config: int
@@ -66,7 +66,7 @@ class Leaf(Tree):
 
 
 class Node(Tree):
-    """A split, and what follows where it holds and where not."""
+    """A split, the part below it where it holds, and the other part."""
 
     split: Split
     then: Tree
@@ -74,10 +74,10 @@ class Node(Tree):
 
 
 class Answer(Frozen):
-    """What a rule says of a call.
+    """A rule's answer for a call.
 
     Attributes:
-        leaf: None for a call outside of what was tuned. `bound`: of the loss; None where it is not known.
+        leaf: None for a call outside the tuned sizes. `bound`: of the loss; None if unknown.
         words: The path through the tree and the bound, or why there is none.
     """
 
@@ -90,11 +90,12 @@ Spans = tuple[tuple[int, int], ...]  # of sizes, each with its least and its lar
 
 
 class Tuned(Frozen):
-    """Where a rule knows something.
+    """Tuned sizes.
 
     Attributes:
-        sizes: Values of all sizes but `Rule.along`, which were tuned together, in the order of `Rule.sizes`.
-        along: The spans of `Rule.along` for these: between two of them lies more than was left out to learn the loss.
+        sizes: Values of all sizes but `Rule.along`, in the order of `Rule.sizes`.
+        along: The spans of `Rule.along` tuned with them. The gaps between are wider than what was left out to learn the
+            loss.
     """
 
     sizes: Values
@@ -102,16 +103,16 @@ class Tuned(Frozen):
 
 
 class Rule(Frozen):
-    """What a config file says of calls that differ in their sizes only.
+    """Chooses configs for calls that differ only in their sizes.
 
     Attributes:
         call: The call part of a key, with `{"size": name}` for each size that differs.
-        sizes: The least and the largest that were tuned, by name, in the order in which values are given.
-        along: The size that was tuned at most values; None where a rule knows no such.
-        tuned: The values of the other sizes that were tuned together, each with its spans.
-        configs: Canonical forms, the tree's leaves say which.
+        sizes: The smallest and largest tuned value by name, in the order of values.
+        along: The size with the most tuned values.
+        tuned: The tuned combinations of the other sizes, each with its spans.
+        configs: Canonical forms, indexed by the leaves.
         conditions: What all times were measured under.
-        multiples: Of sizes that were tuned at multiples of a number only, that number: of others nothing is known.
+        multiples: The number of which all tuned values of a size are multiples; other values are unknown.
     """
 
     call: Json
@@ -128,22 +129,22 @@ class Rule(Frozen):
 
     @cached_property
     def rest(self) -> str:
-        """What is equal in all its calls, as `shape_of` has it."""
+        """The part that all its calls share, as `shape_of` returns it."""
         return shape_of(filled(self.call, dict.fromkeys(self.sizes, 1))).rest
 
     @cached_property
     def name(self) -> str:
-        """What tells it from others of its file and context: the calls that it is for, their fixed sizes included."""
+        """Its name in its file and context: the calls that it serves, with their fixed sizes."""
         return canonical(self.call)
 
     @cached_property
     def identities(self) -> list[str]:
-        """The configs' identities among the live candidates of a call."""
+        """The identities of the configs."""
         return list(map(record.identity_of, self.configs))
 
     @cached_property
     def _places(self) -> list[int | None]:
-        """For each size of a call in order: the place among `sizes`, or None for one that never differs."""
+        """For each size of a call in order, its index in `sizes`, or None for a fixed one."""
         names = list(self.sizes)
         return [names.index(mark) if isinstance(mark, str) else None for mark in self._marks]
 
@@ -152,7 +153,7 @@ class Rule(Frozen):
         return list(marks(self.call))
 
     def values(self, sizes: Sequence[int]) -> Values | None:
-        """The values of a call of this rest; None where sizes differ that never did, or differ from one another.
+        """The values of a call with this rest; None if a fixed size differs, or two places of one size disagree.
 
         Args:
             sizes: All sizes of the call, in the order of `shape_of`.
@@ -201,7 +202,7 @@ class Rule(Frozen):
         return compiled(self.tree)
 
     def leaf(self, values: Values) -> Leaf:
-        """Where a call ends, whatever its sizes."""
+        """The leaf of a call, whatever its sizes."""
         node = self._compiled
         while type(node) is tuple:
             places, divides, number, then, other = node
@@ -212,7 +213,7 @@ class Rule(Frozen):
         return node  # type: ignore[no-any-return]
 
     def loss(self, leaf: Leaf, values: Values) -> Loss | None:
-        """What is known of the loss of a call that ends in a leaf; None for one outside of what was tuned."""
+        """The known loss of a call in a leaf; None for a call outside the tuned sizes."""
         for value, (low, high) in zip(values, self._ranges):
             if not low <= value <= high:
                 return None
@@ -224,13 +225,13 @@ class Rule(Frozen):
         return leaf.across if _within(values[at], self._spans) else None
 
     def config(self, values: Values, within: float) -> int | None:
-        """The place of the config for a call whose loss is bounded by `within`; None where the rule abstains."""
+        """The index of the config for a call whose loss is bounded by `within`; None if the rule abstains."""
         leaf = self.leaf(values)
         loss = self.loss(leaf, values)
         return leaf.config if loss is not None and loss.bound <= within else None
 
     def answer(self, values: Values, within: float) -> Answer:
-        """The same in words."""
+        """The answer in words."""
         given = dict(zip(self.sizes, values))
         for name, (low, high) in self.sizes.items():
             if not low <= given[name] <= high:
@@ -252,12 +253,12 @@ class Rule(Frozen):
 
     @property
     def leaves(self) -> list[Leaf]:
-        """All leaves, in the order of the file."""
+        """All leaves in file order."""
         return list(leaves(self.tree))
 
     @property
     def calls(self) -> int:
-        """How many calls it was fitted to."""
+        """Number of calls it was fitted to."""
         return sum(leaf.calls for leaf in self.leaves)
 
     @property
@@ -266,7 +267,7 @@ class Rule(Frozen):
         return ", ".join(f"{name} {low} to {high}" for name, (low, high) in self.sizes.items())
 
     def to_json(self) -> dict[str, Json]:
-        """As a config file holds it."""
+        """As JSON for a config file."""
         return {
             "call": self.call,
             "sizes": {name: list(limits) for name, limits in self.sizes.items()},
@@ -288,7 +289,7 @@ def _within(value: int, spans: Spans) -> bool:
 
 
 def leaves(tree: Tree) -> Iterator[Leaf]:
-    """The leaves of a tree, in the order of the file."""
+    """The leaves of a tree in file order."""
     if isinstance(tree, Leaf):
         yield tree
     elif isinstance(tree, Node):
@@ -318,7 +319,7 @@ def _tree_json(tree: Tree) -> dict[str, Json]:
 
 
 def marks(call: Json) -> Iterator[str | int]:
-    """The sizes of a rule's call in the order of `shape_of`: a name for one that differs, else the number."""
+    """The sizes of a rule's call in the order of `shape_of`: names, or numbers where they are fixed."""
     for _, value in sorted(typed(call.get("values", {}), dict, "values").items()):
         if type(value) is int or _name(value) is not None:
             yield value if type(value) is int else str(_name(value))
@@ -335,7 +336,7 @@ def _name(value: Json) -> str | None:
 
 
 def filled(call: Json, sizes: Mapping[str, int]) -> Json:
-    """A rule's call with sizes in the places of their names: the call part of a key."""
+    """A rule's call with its names replaced by sizes: the call part of a key."""
 
     def fill(value: Json) -> Json:
         name = _name(value)
@@ -349,10 +350,10 @@ def filled(call: Json, sizes: Mapping[str, int]) -> Json:
 
 
 def pattern_of(call: Json, names: Mapping[str, str]) -> Json:
-    """The call of a rule: the call part of a key, with the names of sizes in the places that have one.
+    """The call of a rule: the call part of a key with names in place of sizes.
 
     Args:
-        names: By place, as `shape_of` has it.
+        names: By path, as in `shape_of`.
     """
 
     def mark(path: str, size: Json) -> Json:

@@ -1,4 +1,4 @@
-"""Times of configs over calls that differ in sizes only: what configs are chosen, and rules fitted, from."""
+"""Times of configs over calls that differ only in sizes: the data for choosing configs and fitting rules."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from autotuned.key.sizes import Sizes, shape_of
 from autotuned.rules.rule import Values, pattern_of
 from autotuned.typed_json import Json
 
-MISSING = 1e3  # stands for the loss of a config that was not measured: more than any sum of losses that were
+MISSING = 1e3  # loss of an unmeasured config: more than any sum of measured losses
 
 
 @dataclass(frozen=True)
 class Table:
-    """One row a call, with what was measured of it.
+    """One row per call, with its times.
 
     Attributes:
         names: The sizes that differ.
         sizes: Their values, one tuple a call.
-        times: Microseconds by config, one mapping a call; what was not measured is not in it. Each has one at least.
-        pattern: The call of a rule over these calls; None where only numbers are looked at.
+        times: Microseconds by measured config, one mapping per call; none is empty.
+        pattern: The call of a rule over these calls; None if only numbers matter.
     """
 
     names: tuple[str, ...]
@@ -37,43 +37,43 @@ class Table:
 
     @cached_property
     def configs(self) -> list[str]:
-        """All configs that were measured for some call, in the order of their text."""
+        """All measured configs, sorted."""
         return sorted({config for times in self.times for config in times})
 
     @cached_property
     def losses(self) -> np.ndarray:
-        """By how much a config is slower than the best of its call, calls by configs: 0.1 is 10%, NaN not measured."""
+        """How much slower each config is than the best of its call, calls by configs: 0.1 is 10%, NaN if unmeasured."""
         rows = [[times.get(config, math.nan) / min(times.values()) for config in self.configs] for times in self.times]
         return np.asarray(rows, dtype=float).reshape(len(self), len(self.configs)) - 1.0
 
     @cached_property
     def along(self) -> str:
-        """The size with the most values; of equally many the first."""
+        """The size with the most values; the first of several."""
         return max(self.names, key=lambda name: len({row[self.names.index(name)] for row in self.sizes}), default="")
 
     @cached_property
     def steps(self) -> np.ndarray:
-        """Of each call the size `along`."""
+        """The size `along` of each call."""
         return np.asarray([row[self.names.index(self.along)] for row in self.sizes], dtype=float)
 
     @cached_property
     def others(self) -> list[Values]:
-        """Of each call the other sizes."""
+        """The other sizes of each call."""
         at = self.names.index(self.along)
         return [(*row[:at], *row[at + 1 :]) for row in self.sizes]
 
 
 def tables(calls: Iterable[tuple[Json, Mapping[str, float]]]) -> list[tuple[Table, list[int]]]:
-    """Tables of calls of one kernel and context, one for each group of equal parts that are no sizes.
+    """Tables of calls of one kernel and context, one for each group of calls that are equal but for sizes.
 
-    A size that stands in several places, as the rows of a matrix and the number of rows, has one name: that of the
-    argument that holds it alone, if there is one. Of the same call only the first counts.
+    A size in several places, such as the rows of a matrix and the number of rows, has one name: that of the scalar
+    argument, if there is one. Of equal calls the first counts.
 
     Args:
-        calls: The call part of each key, and microseconds by config; those without times are left out.
+        calls: The call part of each key, and microseconds by config; calls without times are left out.
 
     Returns:
-        Each table with the numbers of its calls.
+        Each table with the indices of its calls.
     """
     groups: dict[str, list[tuple[int, Json, Sizes, Mapping[str, float]]]] = {}
     for number, (call, times) in enumerate(calls):

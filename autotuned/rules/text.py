@@ -1,4 +1,4 @@
-"""A rule's text in a config file: written so that git shows what changed, and read with each thing checked."""
+"""A rule's text in a config file: written for git diffs, and fully checked when read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TEST = re.compile(r"(?P<names>\S+(?: \* \S+)*) (?:<= (?P<limit>-?\d+)|% (?P<div
 def lines(rule: Rule, context: Json) -> list[str]:
     """A rule's text in a config file: a line for each config and each node of the tree, so that git shows changes.
 
-    Git may also put lines of two rules together, with leaves that then count other configs: the digest tells.
+    Git may combine lines of two rules, so that leaves count other configs: the digest detects that.
     """
     head = {"context": context, **rule.to_json()}
     head = {"context": context, "digest": _digest(head), **head}
@@ -33,7 +33,7 @@ def lines(rule: Rule, context: Json) -> list[str]:
 
 
 def _digest(data: Mapping[str, Json]) -> str:
-    """What tells a rule, as JSON, from others."""
+    """The digest of a rule as JSON."""
     return digest({name: value for name, value in data.items() if name != "digest"})[:16]
 
 
@@ -48,10 +48,10 @@ def _tree_lines(tree: dict[str, Json], indent: str) -> list[str]:
 
 
 def split_of(text: Json, where: str) -> Split:
-    """The split that a text is.
+    """Parse a split.
 
     Raises:
-        RecordError: It is none.
+        RecordError: The text is no split.
     """
     found = _TEST.fullmatch(text) if isinstance(text, str) else None
     if found is None or len(found["limit"] or found["divisor"]) > DIGITS:
@@ -60,11 +60,10 @@ def split_of(text: Json, where: str) -> Split:
 
 
 def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
-    """Check a rule's JSON; its context, and the rule.
+    """Load a rule's JSON as its context and the rule.
 
     Raises:
-        RecordError: A field is missing, unknown, of another type, or says what cannot be; or the digest is of another
-            rule.
+        RecordError: A field is missing, unknown or invalid, or the digest does not match.
     """
     names = {"context", "call", "sizes", "along", "multiples", "tuned", "configs", "conditions", "tree"}
     fields = named(data, where, names | ({"digest"} & typed(data, dict, where).keys()))

@@ -1,4 +1,4 @@
-"""A tree grown from a table of losses: the split that saves most first, so that fewer leaves are a tree as well."""
+"""A tree grown from a table of losses, the split that saves most first, so that any number of leaves is a tree."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 from autotuned.rules.rule import Split, Values
 from autotuned.rules.table import MISSING
 
-LEAF = 4  # calls of a leaf at least
-DIVISORS = (16, 64, 128, 256)  # what tiles and vector loads ask of a size
-STEEP = 0.1  # a loss of this much counts twice as much as one half as large would, twice
+LEAF = 4  # fewest calls of a leaf
+DIVISORS = (16, 64, 128, 256)  # alignments that matter to tiles and vector loads
+STEEP = 0.1  # at this loss the quadratic part of the cost equals the linear one
 
 
 def costs(losses: np.ndarray) -> np.ndarray:
-    """What a tree makes small: large losses count more than in proportion, and what was not measured is never taken."""
+    """What a tree minimizes: large losses count more than in proportion, unmeasured configs are never taken."""
     known = np.nan_to_num(losses, nan=0.0)
     return np.where(np.isnan(losses), MISSING, np.minimum(known + known**2 / STEEP, MISSING / 10))
 
@@ -29,11 +29,11 @@ Saving = tuple[float, int, int, int]  # what it saves, a feature, and the ranks 
 
 
 class Features:
-    """What a tree may ask of the sizes: each, the products of two, and whether each is a multiple of something.
+    """What a tree may test: each size, products of two, and whether a size is a multiple of something.
 
     Attributes:
-        columns: Features by calls: the rank of each value, since products may be beyond what a float holds exactly. An
-            answer of yes or no is 0 or 1, and asked as "at most 0".
+        columns: Features by calls: the rank of each value, since floats do not hold large products exactly. Yes or
+            no is 0 or 1, tested as "at most 0".
     """
 
     def __init__(self, names: Sequence[str], sizes: Sequence[Values]) -> None:
@@ -57,12 +57,12 @@ class Features:
             self._asked.append((names, divisor))
 
     def asked(self, feature: int, below: int, above: int) -> Split:
-        """The test that parts calls of which the feature's rank is at most `below` from those of `above` and more."""
+        """The test that separates ranks up to `below` from ranks of at least `above`."""
         (names, divisor), values = self._asked[feature], self._values[feature]
         return Split(names, divisor > 0, divisor or roundest(values[below], values[above] - 1))
 
     def holds(self, feature: int, split: Split) -> np.ndarray:
-        """For each call whether a test of the feature holds."""
+        """Whether a test of the feature holds, for each call."""
         limit = 0 if split.divides else bisect_right(self._values[feature], split.number) - 1
         held: np.ndarray = self.columns[feature] <= limit
         return held
@@ -74,7 +74,7 @@ class Features:
 
 
 def roundest(low: int, high: int) -> int:
-    """The number between two, both included, that is a multiple of the largest power of two: tiles are such."""
+    """The number between two, both included, that is a multiple of the largest power of two, as tiles are."""
     if low <= 0:
         return min(max(0, low), high) if high >= 0 else high
     bit = 1
@@ -85,10 +85,10 @@ def roundest(low: int, high: int) -> int:
 
 @dataclass(eq=False)
 class Grown:
-    """A leaf while a tree grows, or what became of it.
+    """A leaf of a growing tree, or a node once it is split.
 
     Attributes:
-        rows: The calls that it was fitted to, and `all_rows` all that come to it. `config`: the best for the former.
+        rows: The calls it was fitted to. `all_rows`: all calls that reach it. `config`: the best for `rows`.
     """
 
     rows: np.ndarray
@@ -102,16 +102,16 @@ class Grown:
 
     @property
     def guesses(self) -> bool:
-        """Whether some call that it was fitted to has no time of its config."""
+        """Whether its config was not measured for some call it was fitted to."""
         return self.cost >= MISSING
 
 
 @dataclass(eq=False)
 class Growth:
-    """A tree as it grows, from one leaf up to `most`.
+    """A tree that grows from one leaf up to `most`.
 
     Attributes:
-        predicted: The config of each call, with 1, 2, ... leaves; also of calls that it was not fitted to.
+        predicted: The config of every call with 1, 2, ... leaves.
     """
 
     features: Features
@@ -156,12 +156,12 @@ class Growth:
         return leaf.then, leaf.other
 
     def isolate(self, exceeds: np.ndarray, allowed: np.ndarray, most: int) -> None:
-        """Part leaves so that calls whose loss is often too large are in leaves of their own; configs stay.
+        """Split leaves to isolate calls whose loss is often too large; configs stay.
 
         Args:
-            exceeds: Of each call, whether its loss was too large when it was left out.
-            allowed: How many such calls a leaf of so many calls may have; -1 for one that is too small.
-            most: How many leaves at most.
+            exceeds: Whether the loss of each call was too large when it was left out.
+            allowed: How many such calls a leaf may have, by its number of calls; -1 if it is too small.
+            most: Largest number of leaves.
         """
         waiting = list(self.leaves)
         while waiting and len(self.leaves) < most:
@@ -173,7 +173,7 @@ class Growth:
                     waiting.append(part)
 
     def _isolating(self, leaf: Grown, exceeds: np.ndarray, allowed: np.ndarray) -> Saving | None:
-        """The split after which most calls are in a side with as few large losses as are allowed."""
+        """The split that puts most calls on a side with an allowed number of large losses."""
         best, count = None, len(leaf.rows)
         if count < 2 * LEAF or int(exceeds[leaf.rows].sum()) <= allowed[count]:
             return None
@@ -188,7 +188,7 @@ class Growth:
         return best
 
     def _places(self, leaf: Grown) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """By feature, the calls of a leaf in its order, and behind which of them it can be parted."""
+        """For each feature, the calls of a leaf in its order, and the positions after which it can be split."""
         member = np.zeros(len(self.costs), dtype=bool)
         member[leaf.rows] = True
         for feature, order in enumerate(self.features.orders):
@@ -204,7 +204,7 @@ class Growth:
         return gain, feature, int(below), int(above)
 
     def _best_saving(self, leaf: Grown) -> Saving | None:
-        """The split that saves most: both sides with a config of their own."""
+        """The split that saves most, with a config for each side."""
         best = None
         if len(leaf.rows) < 2 * LEAF or leaf.cost <= 1e-9:
             return None
