@@ -111,7 +111,7 @@ def test_both_may_begin_the_file(repository: Repository) -> None:
     file, faults = configfile.read(repository.path.read_bytes(), str(repository.path))
     assert file is not None  # whether it is JSON or not: it may have to be read by its lines
     assert {key.digest for key, _ in file.entries()} == digests(keys(1, 2, 3, 4))
-    assert all("line by line" in str(fault) for fault in faults)
+    assert all("lines that can be read" in str(fault) for fault in faults)
 
 
 def test_a_call_that_both_tuned_is_said_and_nothing_is_lost(repository: Repository) -> None:
