@@ -94,7 +94,7 @@ def test_a_config_file_of_the_one_does_not_serve_the_other(
 
 @pytest.mark.parametrize("other", [{"do_bench": lambda call, quantiles: 1.0}, {"use_cuda_graph": True}, {"rep": 5}])
 def test_a_benchmark_measures_what_it_does(took: Callable[[float], None], other: dict[str, Any]) -> None:
-    with pytest.raises(DecorationError, match="objective: expected none beside"):
+    with pytest.raises(DecorationError, match="objective: expected none with"):
         tuned(took, objective="call", **other)
 
 
