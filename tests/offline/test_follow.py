@@ -363,7 +363,7 @@ def test_what_wins_has_beaten_what_a_rule_serves(work, tmp_path, where):
     kernel, within = work.work, autotuned.within("5%")
     call(work, [80])
     forms = [configs.to_json(config, kernel.tuner.tunable.name) for config in kernel.configs]
-    for n in {*range(16, 641, 16)} - {80}:
+    for n in {*range(16, 1281, 16)} - {80}:
         best = forms[1] if n % 64 == 0 else forms[2]
         timings = tuple(Timing(form, *[10.0 if form is best else 15.0] * 3, 5) for form in forms)
         key = kernel.tuner.chooser.key(kernel.tuner.call((n,), {}, None))
