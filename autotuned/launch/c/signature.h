@@ -95,8 +95,8 @@ static __attribute__((noinline)) void put_sizes(const Table *t, Words *w, Py_ssi
 }
 
 /* hot path. Words of a tensor, once it is known what it is. */
-static inline __attribute__((always_inline)) int words_of_view(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot, const View *v,
-                                                               uint64_t pattern) {
+static inline __attribute__((always_inline)) int words_of_view(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
+                                                               const View *v, uint64_t pattern) {
   Py_ssize_t count = w->count;
   w->raw[slot] = address_of(v);
   w->word[count] = memory_word(v);
@@ -112,8 +112,10 @@ static __attribute__((noinline)) int words_by_dlpack(const Table *t, Words *w, P
   return words_of_view(t, w, i, slot, &v, v.strides ? stride_pattern(&v) : normal_pattern(v));
 }
 
-/* hot path. Words of an exact torch.Tensor or Parameter. Where it lies is given: it is in no register after the shim was asked. */
-static inline __attribute__((always_inline)) int words_of_tensor(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot, PyObject *const *x) {
+/* hot path. Words of an exact torch.Tensor or Parameter, by where it lies: the shim's calls leave no register for the
+ * object itself, and 11 instructions a tensor were spent on that (tests/bench/host.py). */
+static inline __attribute__((always_inline)) int words_of_tensor(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
+                                                                 PyObject *const *x) {
   View v;
   if (!view_by_shim(*x, &v)) return words_by_dlpack(t, w, i, slot, *x);
   if (v.ndim > MAX_DIMS) return WORDS_NONE;
@@ -155,7 +157,8 @@ static __attribute__((noinline)) int words_of_odd_int(const Table *t, Words *w, 
 }
 
 /* hot path. Fills raw and the words of an integer. May run Python code (a bucket). */
-static inline __attribute__((always_inline)) int words_of_int(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot, PyObject *x) {
+static inline __attribute__((always_inline)) int words_of_int(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
+                                                              PyObject *x) {
   int overflow = 0;
   long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
   if (overflow || t->buckets[i]) return words_of_odd_int(t, w, (int)i, (int)slot, x);
@@ -243,7 +246,8 @@ static __attribute__((noinline)) int words_of_other(const Table *t, Words *w, in
 }
 
 /* hot path. Words of a parameter's value, or of an item of it, whose slot lies behind those of the parameters. */
-static inline __attribute__((always_inline)) int words_of_value(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot, PyObject *const *where) {
+static inline __attribute__((always_inline)) int words_of_value(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
+                                                                PyObject *const *where) {
   PyObject *x = *where;
   PyTypeObject *type = Py_TYPE(x);
   if (w->count > MAX_WORDS) return WORDS_NONE;
@@ -276,8 +280,8 @@ static int length_of(const Table *t, int i, const uint64_t *words) {
   }
 }
 
-/* cold path. The type of the device that tensors of a signature lie on, of the last one on a GPU, by DLPack's number; `on_host` becomes 1
- * if one lies in the host's memory. */
+/* cold path. The type of device that the tensors of a signature lie on, of the last one on a GPU, by DLPack's number;
+ * `on_host` becomes 1 if one lies in the host's memory. */
 static int32_t device_type_in(const Table *t, const Words *w, int *on_host) {
   int32_t found = DL_CUDA;
   for (int i = 0, at = t->device != Py_None, end; i < t->n; i++) {

@@ -79,7 +79,8 @@ static int has_changed(const Table *t, PyObject *meta, PyObject *const *values) 
 /* Any other grid as three sizes; a callable is asked with all arguments by name, or computed. 1 if Python code has run, as that
  * of a callable, 2 if it has changed an argument, -1 with an error set. What a callable returned is left for a judge, if
  * there is one, as a new reference. */
-static __attribute__((noinline)) int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values, long out[3], PyObject **returned) {
+static __attribute__((noinline)) int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values,
+                                                   long out[3], PyObject **returned) {
   PyObject *owned = NULL;
   if (!PyTuple_CheckExact(grid) && PyCallable_Check(grid)) {
     int computed = compute_grid(t, d->constants, grid, values, out);

@@ -36,7 +36,8 @@ static inline uint64_t element_bytes_of(uint64_t kind) {
  * lies right behind the object's header is compared with `Tensor._cdata`, once; and of each dtype the shim's answers with
  * those of DLPack, whenever something is bound. What does not agree, or is not known yet, goes through DLPack. */
 static int no_answer(const void *tensor, void **out) { (void)tensor; (void)out; return 1; }
-static TorchShim found_shim, shim = {.data = no_answer}; /* torch's own, and what is asked: torch's once tensors are found to lie so */
+static TorchShim found_shim;                 /* torch's own */
+static TorchShim shim = {.data = no_answer}; /* what is asked: torch's, once a tensor was found to lie where it wants it */
 enum { SHIM_UNKNOWN, SHIM_AGREES, SHIM_REFUSED };
 static int shim_state = SHIM_UNKNOWN;
 static uint64_t shim_kind[(TORCH_CUDA + 1) << 8]; /* `kind_of` by torch's numbers, without an index; 0 until DLPack has told */
@@ -49,7 +50,8 @@ enum { SHIM_PLACES = sizeof shim_kind / sizeof *shim_kind };
 static __attribute__((noinline)) int view_by_dlpack(PyObject *x, View *v) {
   DlTensor t;
   if (dl->borrow(x, &t)) { PyErr_Clear(); return 0; }
-  *v = (View){(char *)t.data + t.byte_offset, t.ndim, t.shape, t.strides, kind_of(t.dtype, t.device)};
+  uint64_t address = (uint64_t)(uintptr_t)t.data + t.byte_offset;
+  *v = (View){(void *)(uintptr_t)address, t.ndim, t.shape, t.strides, kind_of(t.dtype, t.device)};
   return 1;
 }
 
