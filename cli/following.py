@@ -23,10 +23,13 @@ def follow(
     """Follow a recording; the exit code."""
     from autotuned.offline import follow as following
 
-    recordings = [target for target in targets if target.endswith(".jsonl")]
+    recordings = [target for target in targets if target.endswith(".jsonl") or following.is_store(target)]
     if len(recordings) != 1:
-        got = f"got {len(recordings)}: name the file that AUTOTUNED_RECORD does"
-        raise typer.BadParameter(f"expected one recording (.jsonl) among the targets, {got}", param_hint="--follow")
+        got = f"got {len(recordings)}: name the file that AUTOTUNED_RECORD does, or a store"
+        raise typer.BadParameter(
+            f"expected one recording (.jsonl, or the URL of a shared store) among the targets, {got}",
+            param_hint="--follow",
+        )
     if given := [name for name, value in others.items() if value]:
         why = "choices go into the store, and autotuned export makes files of them"
         raise typer.BadParameter(f"expected without {given[0]}, got both: {why}", param_hint="--follow")

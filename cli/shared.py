@@ -12,7 +12,11 @@ import typer
 
 Store = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="Use this shared store, not the user's, and no config files."),
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Use this shared store (- for that of AUTOTUNED_STORE), not the user's, and no config files.",
+    ),
 ]
 
 

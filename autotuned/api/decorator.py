@@ -380,7 +380,7 @@ def _one_config() -> Any:
 def _decorated_function(fn: Any) -> Any:
     """The plain function inside; DecorationError if there is none, or it is tuned already."""
     is_kernel = triton_names.is_kernel(fn)
-    if is_kernel or type(fn).__module__.startswith("triton."):  # an old Triton's interpreted kernels are neither
+    if is_kernel or type(fn).__module__.startswith("triton."):  # also an old Triton's interpreted kernels
         versions.check()
     if is_kernel:
         if any(triton_names.is_tuner(layer) for layer in triton_names.layers(fn)):

@@ -120,7 +120,7 @@ class TunedFunction(Named, Generic[Function, Places]):
             tuner.configs_changed()
         try:
             values = tuner.order(*args, **kwargs)
-        except TypeError:  # not called here: what it raises would be shown as an error within this one
+        except TypeError:  # not called here, or its errors would show this one as their context
             values, bound = (), None
         else:
             bound = tuner.launcher.find(values)

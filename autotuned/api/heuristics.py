@@ -39,8 +39,8 @@ def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callabl
         A decorator giving a `Heuristics`, which is a subclass of Triton's.
 
     Raises:
-        DecorationError: `values` is no mapping of functions, or what is decorated is no kernel.
-        ArgumentNameError: A name is no parameter of the kernel.
+        DecorationError: `values` is not a mapping of functions, or the decorated object is not a kernel.
+        ArgumentNameError: A name is not a parameter of the kernel.
     """
     if not isinstance(values, Mapping) or not all(map(callable, values.values())):
         raise DecorationError(

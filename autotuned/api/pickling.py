@@ -37,7 +37,7 @@ class Named:
         configs = declared.space if declared else "by a callable" if computed else len(tuner.options.configs())
         try:
             mode: str = env.current_mode()
-        except ValueError:  # what AUTOTUNED_MODE holds is none: a call says so
+        except ValueError:  # AUTOTUNED_MODE is invalid, which a call reports
             mode = "unknown"
         shown, known = "Tuned" if kind == "Decorated" else kind, len(tuner.chooser.state.choices)
         return f"{shown}({tuner.tunable.name}; configs: {configs}, choices: {known}, mode: {mode})"

@@ -24,7 +24,7 @@ SUFFIX = ".bin"
 _MAGIC = "autotuned-binaries"
 HEAD = 200  # bytes in which the first line must end
 MOST_INDEX_BYTES, MOST_BLOB_BYTES = 64 << 20, 64 << 20
-_SHARED = ("codes", "options", "metadata")  # what variants share: said once in the index
+_SHARED = ("codes", "options", "metadata")  # shared by variants: once in the index
 
 
 def name_of(kernel: str) -> str:

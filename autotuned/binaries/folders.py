@@ -122,7 +122,7 @@ def read(path: Traversable) -> BinaryFile | None:
     """The binaries at a path; None if there are none or nothing is usable. Warns once about faults."""
     try:
         file = binaryfile.read(disk.read_resource(path), str(path))
-    except (FileNotFoundError, NotADirectoryError, KeyError):  # KeyError: how a zip says that there is none
+    except (FileNotFoundError, NotADirectoryError, KeyError):  # KeyError: missing in a zip
         return None
     except BinaryError as error:
         env.warn_once(str(error), "%s They are skipped: kernels compile.", error)

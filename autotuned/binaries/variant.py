@@ -28,21 +28,13 @@ _MAP_NUMBERS = {"swizzle": 3, "elem_size": 16, "elem_type": 64}  # fields of a d
 
 
 class Code(Frozen):
-    """What a binary was compiled from and by, besides its specialization; must equal the call's.
+    """What a binary was compiled from and by, besides its specialization; must equal the call's."""
 
-    Attributes:
-        source: Fingerprint of the kernel, its callees and the globals it uses.
-        version: The user's salt.
-        environment: Triton's variables that change code.
-        interface: Hash of Triton's launch interface (`fingerprint.launch_interface`).
-        arch: Compute capability, as in Triton's target.
-    """
-
-    source: str
-    version: Json
-    environment: Mapping[str, str]
-    interface: str
-    arch: int
+    source: str  # fingerprint of the kernel, its callees and the globals it uses
+    version: Json  # the user's salt
+    environment: Mapping[str, str]  # Triton's variables that change code
+    interface: str  # hash of Triton's launch interface (`fingerprint.launch_interface`)
+    arch: int  # compute capability, as in Triton's target
 
     @cached_property
     def text(self) -> str:
@@ -211,21 +203,15 @@ def _pair(data: Json, where: str) -> tuple[str, str]:
 
 
 class Variant(Frozen):
-    """A binary of a kernel, with everything that decides whether it may be launched for a call.
+    """A binary of a kernel, with everything that decides whether it may be launched for a call."""
 
-    Attributes:
-        kernel: Its public name.
-        triton: The version that compiled it, for people.
-        metadata: What a launch needs: the function's `name`, `shared` bytes, scratch sizes, and Triton's other fields.
-        blob: SHA-256 of the machine code.
-    """
-
-    kernel: str
-    triton: str
+    kernel: str  # its public name
+    triton: str  # the version that compiled it, for people
     code: Code
     form: Form
+    # What a launch needs: the function's `name`, `shared` bytes, scratch sizes, and Triton's other fields.
     metadata: Mapping[str, Json]
-    blob: str
+    blob: str  # SHA-256 of the machine code
 
     @cached_property
     def digest(self) -> str:

@@ -58,14 +58,10 @@ class Ends(NamedTuple):
 
     JSON allows no comma after the last item: if the last line could change, two people adding lines would both change
     it, and git could not merge them.
-
-    Attributes:
-        group: Canonical text of the last context.
-        calls: Canonical text of the last call, by context.
     """
 
-    group: str | None
-    calls: Mapping[str, str]
+    group: str | None  # canonical text of the last context
+    calls: Mapping[str, str]  # canonical text of the last call, by context
 
 
 NO_ENDS = Ends(None, {})

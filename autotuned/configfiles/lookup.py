@@ -83,7 +83,7 @@ _devices: dict[str, list[Traversable]] = {}  # text of a folder -> the folders o
 _kernels: dict[tuple[str, str], list[tuple[str, ConfigFile]]] = {}  # (text of a folder, kernel) -> its files there
 
 
-_generation = 0  # grows when files are to be read anew
+_generation = 0  # grows when files must be read again
 
 
 # -- the folders -----------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def read_anew(path: Traversable, kernel: str | None) -> Read:
         content = disk.read_resource(path)
     except (FileNotFoundError, NotADirectoryError):
         return Read(None, [])
-    except (OSError, KeyError) as error:  # KeyError: how a zip says that there is none
+    except (OSError, KeyError) as error:  # KeyError: missing in a zip
         absent = isinstance(error, KeyError)
         return Read(None, [] if absent else [Fault(str(path), f"{error}.")])
     except ValueError as error:

@@ -19,15 +19,11 @@ T = TypeVar("T")
 
 
 class Distance(NamedTuple):
-    """How far a neighbour is; the least is used.
+    """How far a neighbour is; the least is used."""
 
-    Attributes:
-        above: Whether any size is larger than ours: tiles for a smaller problem fit a larger one, rarely the reverse.
-        octaves: The distance (`key/nearest_key.py`).
-    """
-
+    # Whether any size is larger than ours: tiles for a smaller problem fit a larger one, rarely the reverse.
     above: bool
-    octaves: float
+    octaves: float  # the distance (`key/nearest_key.py`)
 
 
 def is_near(mine: int, other: int, factor: float) -> bool:

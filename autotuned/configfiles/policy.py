@@ -38,17 +38,11 @@ Policy = Mapping[str, Any]
 
 
 class Within(Frozen):
-    """What `nearest=` and policies allow a rule to lose.
+    """What `nearest=` and policies allow a rule to lose."""
 
-    Attributes:
-        bound: 0.05 is 5% more time than the best config, not exceeded by 95 of 100 calls.
-        strict: In mode "strict" too.
-        nearest: How far a neighbour may be if no rule serves, by argument.
-    """
-
-    bound: float
-    strict: bool = False
-    nearest: Mapping[str, float] = MappingProxyType({})
+    bound: float  # 0.05 is 5% more time than the best config, not exceeded by 95 of 100 calls
+    strict: bool = False  # in mode "strict" too
+    nearest: Mapping[str, float] = MappingProxyType({})  # how far a neighbour may be if no rule serves, by argument
 
 
 def within(bound: str | float, *, strict: bool = False, nearest: Mapping[str, float] | None = None) -> Within:
@@ -86,17 +80,12 @@ def share(given: Any, option: str) -> float:
 
 
 class Folder(NamedTuple):
-    """A folder of config files and its policy.
-
-    Attributes:
-        code: Whether the program allowed loading its binaries.
-        package: The top-level package it lies in, whose kernels may load its binaries; "" for none.
-    """
+    """A folder of config files and its policy."""
 
     path: Traversable
     policy: Policy
-    code: bool = False
-    package: str = ""
+    code: bool = False  # whether the program allowed loading its binaries
+    package: str = ""  # the top-level package it lies in, whose kernels may load its binaries; "" for none
 
     def may_give_code(self, module: str) -> bool:
         """Whether kernels of a module may load binaries from it; unlike config files, binaries are code."""
@@ -140,17 +129,11 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision on a choice of another context.
+    """The decision on a choice of another context."""
 
-    Attributes:
-        action: The strictest of the axes that differ; "accept" if none does.
-        notes: What differs, theirs before ours, for people.
-        rank: Lower is better; comparable within one policy only.
-    """
-
-    action: str
-    notes: tuple[str, ...]
-    rank: tuple[Any, ...]
+    action: str  # the strictest of the axes that differ; "accept" if none does
+    notes: tuple[str, ...]  # what differs, theirs before ours, for people
+    rank: tuple[Any, ...]  # lower is better; comparable within one policy only
 
     @property
     def words(self) -> str:

@@ -22,7 +22,7 @@ class Widened:
         earlier = records.read_of(key) if self._named is not None else None
         if earlier is not None and self._named is not None:
             more = conditions.union(earlier.conditions.restore, needed) or ()
-            # Triton 3.6 cannot put back None.
+            # Triton 3.6 cannot restore None.
             self._named[:] = [n for n in more if n in self._own or hasattr(call.arguments.get(n), "clone")]
 
     def end(self) -> list[str]:

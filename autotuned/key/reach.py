@@ -121,7 +121,6 @@ class _Reader:
 
     @cached_property
     def _outside(self) -> set[str]:
-        """Names that are not local variables."""
         return set(self.scope) - ({*self.code.co_varnames, *self.code.co_cellvars} - {self.bound})
 
     def imports(self) -> Iterator[Use]:

@@ -307,7 +307,6 @@ class Walk:
                 self._methods(name, value, whole)
 
     def _plain(self, name: str, value: Any) -> Json:
-        """JSON of plain data, or EncodingError."""
         self.blurred |= not is_exact(value)
         return encode(value, name)
 
@@ -384,7 +383,7 @@ class Walk:
                 self.value(f"{name}.{field}", item)
 
     def _passing(self, kind: type) -> Iterable[str]:
-        """Attributes that do not count."""
+        """Attributes that do not count, such as counters."""
         return classes.set_by_methods(kind, self.package)
 
     def _refuse(self, name: str, value: Any) -> None:

@@ -71,7 +71,6 @@ def _step(kind: int, number: int = 0, name: str | None = None, of: Any = None, i
 
 
 def _value(entry: Any) -> Steps:
-    """The steps of an integer entry."""
     if type(entry) is int and -(2**62) < entry < 2**62:
         return _step(INT, entry)
     if type(entry) is not tuple or len(entry) > _MAX_STEPS:
@@ -80,7 +79,6 @@ def _value(entry: Any) -> Steps:
 
 
 def _apply(kind: int, *operands: Any) -> Steps:
-    """The steps of an operation on entries."""
     return (*(step for operand in operands for step in _value(operand)), *_step(kind))
 
 

@@ -117,8 +117,6 @@ class Plan:
 
 
 class _Count:
-    """Number of answered calls, incremented by the plans' functions."""
-
     __slots__ = ("hits",)
 
     def __init__(self) -> None:

@@ -39,24 +39,15 @@ def load(targets: Sequence[str]) -> list[Found]:
 
 @dataclass(frozen=True)
 class Case:
-    """One call of one kernel to be tuned.
+    """One call of one kernel to be tuned."""
 
-    Attributes:
-        number: Its position in the sequence, from 0.
-        given: What a generator yielded, or a recorded call.
-        error: Why there is no call; "" if there is one.
-        count: How often a recorded call was made; 0 for a generator's.
-        sizes: The sizes passed to its generator by keyword.
-        group: Shared by cases that differ only in these sizes.
-    """
-
-    number: int
+    number: int  # its position in the sequence, from 0
     found: Found
-    given: Any = None
-    error: str = ""
-    count: int = 0
-    sizes: dict[str, int] | None = None
-    group: str | None = None
+    given: Any = None  # what a generator yielded, or a recorded call
+    error: str = ""  # why there is no call; "" if there is one
+    count: int = 0  # how often a recorded call was made; 0 for a generator's
+    sizes: dict[str, int] | None = None  # the sizes passed to its generator by keyword
+    group: str | None = None  # shared by cases that differ only in these sizes
 
 
 class Cases:

@@ -14,6 +14,7 @@ from autotuned import disk, env
 from autotuned.errors import AutotunedError, NoDeviceError, OptionError
 from autotuned.offline.device import check_environment
 from autotuned.offline.results import CaseResult, Observer, Options, TuneResult
+from autotuned.offline.store_recordings import StoreTail
 from autotuned.offline.targets import texts
 from autotuned.offline.tuning import measured
 from autotuned.recording.file import RecordedCall, Tail, Writer
@@ -80,6 +81,8 @@ def follow(
 
     Args:
         calls: What `autotuned record` or `AUTOTUNED_RECORD` writes; it may not be there yet, be cut off, or replaced.
+            Or the URL of a shared store, for all recordings that `push` has put there; `-` for that of
+            `AUTOTUNED_STORE`.
         files: Files that the recording names, and that may be run; kernels of modules are imported by name.
         devices: As for `autotuned.tune`.
         isolate: Likewise.
@@ -98,11 +101,8 @@ def follow(
     """
     options = Options(isolate=isolate, timeout_s=timeout_s, devices=devices, follows=True)
     check_environment()
-    path, given = Path(calls), texts(files or (), 0)
-    if path.is_dir():
-        got = f"the folder {path}"
-        raise OptionError(f"calls: expected a file of recorded calls, got {got}.", option="", problem=f"got {got}")
-    one = _Follower(path, given, options, progress or (lambda status: None), stop or threading.Event())
+    given = texts(files or (), 0)
+    one = _Follower(_tail(calls), given, options, progress or (lambda status: None), stop or threading.Event())
     try:
         one.run()
     except KeyboardInterrupt:
@@ -110,6 +110,21 @@ def follow(
     finally:
         one.close()
     return one.status
+
+
+def is_store(calls: str | os.PathLike[str]) -> bool:
+    """Whether recordings are those of a shared store, and not a file."""
+    return str(calls) == "-" or "://" in str(calls)
+
+
+def _tail(calls: str | os.PathLike[str]) -> Tail | StoreTail:
+    if is_store(calls):
+        return StoreTail(str(calls))
+    path = Path(calls)
+    if path.is_dir():
+        got = f"the folder {path}"
+        raise OptionError(f"calls: expected a file of recorded calls, got {got}.", option="", problem=f"got {got}")
+    return Tail(path)
 
 
 class _NewerError(Exception):
@@ -120,10 +135,15 @@ class _Follower(Observer):
     """Reads, orders, and measures by `tune`, turn after turn."""
 
     def __init__(
-        self, path: Path, files: list[str], options: Options, tell: Callable[[FollowStatus], Any], stop: threading.Event
+        self,
+        tail: Tail | StoreTail,
+        files: list[str],
+        options: Options,
+        tell: Callable[[FollowStatus], Any],
+        stop: threading.Event,
     ) -> None:
         self.status = FollowStatus()
-        self._tail, self._files, self._options, self._tell, self._stop = Tail(path), files, options, tell, stop
+        self._tail, self._files, self._options, self._tell, self._stop = tail, files, options, tell, stop
         self._start = self._turn_began = time.monotonic()
         self._told = self._looked = 0.0
         self._calls: dict[str, RecordedCall] = {}  # one for each key, by its digest, counted for all of the key

@@ -180,26 +180,17 @@ class TuneResult:
 
 @dataclass
 class BuiltFile:
-    """The binaries of one config file.
+    """The binaries of one config file."""
 
-    Attributes:
-        path: The config file.
-        entries: How many have binaries now, of `of`.
-        variants: How many were built, `generic` of them without assumptions.
-        bytes: Size of the file beside it.
-        missing: Entries or variants without binaries, and why, one line each.
-        is_foreign: Whether it is not for an NVIDIA GPU, so that nothing can be compiled for it.
-    """
-
-    path: str
+    path: str  # the config file
     kernel: str
     of: int
-    entries: int = 0
-    variants: int = 0
+    entries: int = 0  # how many have binaries now, of `of`
+    variants: int = 0  # how many were built, `generic` of them without assumptions
     generic: int = 0
-    bytes: int = 0
-    missing: list[str] = field(default_factory=list)
-    is_foreign: bool = False
+    bytes: int = 0  # size of the file beside it
+    missing: list[str] = field(default_factory=list)  # entries or variants without binaries, and why, one line each
+    is_foreign: bool = False  # whether it is not for an NVIDIA GPU, so that nothing can be compiled for it
 
     def to_json(self) -> dict[str, Json]:
         """What commands print of it."""

@@ -38,7 +38,7 @@ class _WithoutMemory(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if function is torch.device:  # a generator of cases asks what it was given
+        if function is torch.device:  # generators of cases may ask for their device
             return function(*args, **(kwargs or {}))
         named = {name: _moved(value) for name, value in (kwargs or {}).items() if name != "generator"}
         return function(*map(_moved, args), **named)

@@ -41,14 +41,10 @@ def texts(targets: Any, at_least: int = 1) -> list[str]:
 
 @dataclass(frozen=True)
 class Found:
-    """A tuned object of a module.
+    """A tuned object of a module."""
 
-    Attributes:
-        tuned: The `Tuned` or `TunedFunction`.
-        outer: `heuristics` around it, outermost first: each adds arguments before the tuner sees the call.
-    """
-
-    tuned: Any
+    tuned: Any  # the `Tuned` or `TunedFunction`
+    # `heuristics` around it, outermost first: each adds arguments before the tuner sees the call.
     outer: tuple[Any, ...] = ()
 
     @property

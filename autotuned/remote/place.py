@@ -160,6 +160,7 @@ def digest_of(name: str) -> str:
 
 RECORDS = f"v{record.SCHEMA}/"
 FILES = "files/"
+RECORDINGS = "recordings/"
 
 
 def place(
@@ -175,10 +176,12 @@ def place(
 ) -> Place:
     """The place of a shared store, checked; nothing is asked of it.
 
+    The URL `-` stands for that of `AUTOTUNED_STORE`: what is an argument of a command is seen by others of the machine.
+
     Raises:
         OptionError: The URL is none, or an option cannot have its value.
     """
-    url, mark, fragment = str(url).rpartition("#")
+    url, mark, fragment = (env.store_url() if url == "-" else str(url)).rpartition("#")
     if not mark or "@" in fragment:  # it is in a password
         url, fragment = url + mark + fragment, ""
     url = _FOLDER.sub(r"\1:///", url)

@@ -10,16 +10,14 @@ from functools import cached_property
 
 import numpy as np
 
-from autotuned.rules import cover, folds, tree
+from autotuned.rules import bounds, cover, folds, tree
+from autotuned.rules.bounds import CALLS, Correction, rounded
 from autotuned.rules.rule import Leaf, Loss, Node, Rule, Tree, leaves
 from autotuned.rules.table import MISSING, Table
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.typed_json import Json
 
-CALLS = 20  # in a table at least: of fewer no loss is known that 95 of 100 do not exceed
 LEAVES = 16  # of a tree at most: people read it
-CONFIDENCE = 0.95
-PRIOR = 8.0  # calls with the mean loss of all leaves, which each leaf's own are put beside
 GAIN, FACTOR = 0.01, 2.0  # what a rule must save: in the mean, or of the worst call
 NEAR = 2.0  # the factor of the neighbours that it is compared with
 
@@ -74,11 +72,11 @@ class Fit:
     def to_json(self) -> dict[str, Json]:
         """What is known of its error."""
         compared = {
-            name: {"mean": _round(mean), "worst": _round(worst)} for name, (mean, worst) in self.compared.items()
+            name: {"mean": rounded(mean), "worst": rounded(worst)} for name, (mean, worst) in self.compared.items()
         }
         return {
             "calls": len(self.table), "configs": len(self.configs), "leaves": len(self.leaves),
-            "served": _round(self.served), "compared": compared, "why_not": self.why_not,
+            "served": rounded(self.served), "compared": compared, "why_not": self.why_not,
         }  # fmt: skip
 
 
@@ -106,9 +104,11 @@ def fit(table: Table, within: float, most: int | None = None, among: Iterable[st
     features = tree.Features(table.names, table.sizes)
     trial = _Trial(table, choosable, features, within, most)
     losses = (trial.along(), trial.across())
-    grown, leaf_of = trial.whole(list(chosen.configs), losses, within)
-    scales = trial.scales(list(chosen.configs), losses, within)
-    known = [_losses(one, leaf_of, len(grown.leaves), scale) for one, scale in zip(losses, scales)]
+    grown, leaf_of = trial.parted(trial.grow(np.arange(len(table)), chosen.configs, trial.leaves), losses)
+    known = [
+        _corrected(bounds.of_leaves(one, leaf_of, len(grown.leaves)), trial.correction(parts, losses, kind))
+        for kind, (one, parts) in enumerate(zip(losses, (trial.along_grown(), trial.across_grown)))
+    ]
     made = [
         Leaf(chosen.configs.index(leaf.config), len(leaf.rows), *((None, None) if leaf.guesses else one))
         for leaf, one in zip(grown.leaves, zip(*known))
@@ -148,39 +148,42 @@ class _Trial:
         costs[:, configs] = self._costs[:, configs]
         return tree.Growth(self._features, costs, rows, most)
 
-    def whole(
-        self, configs: Sequence[int], losses: Sequence[np.ndarray], within: float
-    ) -> tuple[tree.Growth, np.ndarray]:
-        """A tree over all calls, parted where calls lose too much, and the leaf of each call."""
-        grown = self.grow(np.arange(len(self.table)), configs, self.leaves)
+    def parted(self, grown: tree.Growth, losses: Sequence[np.ndarray]) -> tuple[tree.Growth, np.ndarray]:
+        """A tree parted further where calls lose too much, and the leaf of each call."""
         for left_out in losses:
-            exceeds = np.nan_to_num(left_out, nan=np.inf) > within
+            exceeds = np.nan_to_num(left_out, nan=np.inf) > self._within
             if (~np.isnan(left_out)).sum() >= CALLS:
-                grown.isolate(exceeds, _allowed(len(self.table)), LEAVES)
+                grown.isolate(exceeds, bounds.allowed(len(self.table)), LEAVES)
         leaf_of = np.zeros(len(self.table), dtype=int)
         for place, leaf in enumerate(grown.leaves):
             leaf_of[leaf.all_rows] = place
         return grown, leaf_of
 
-    def scales(self, configs: Sequence[int], losses: Sequence[np.ndarray], within: float) -> list[float | None]:
-        """By what bounds must be multiplied to hold for bands that took no part in parting leaves and making bounds.
+    def correction(
+        self, parts: Iterable[tuple[np.ndarray, tree.Growth]], losses: Sequence[np.ndarray], kind: int
+    ) -> Correction | None:
+        """How bounds must be corrected to hold for bands that took no part in growing trees and making bounds.
 
-        A leaf was chosen by the same losses that bound it. So each band's losses are hidden in turn, all is done
-        without them, and they are compared with the bounds that come of it. None where too few had a bound that is
-        allowed: then the worst call of a leaf bounds it.
+        A leaf is chosen by the same losses that bound it. So each band is left out of all of that in turn, and what its
+        calls then lose is compared with the bounds that come of it.
+
+        Args:
+            parts: Calls that are left out, and the tree that was grown without them.
+            losses: Of each call, as `along` and `across` give them. `kind`: which of these bounds are made of.
         """
-        ratios: list[list[float]] = [[] for _ in losses]
-        for out, _ in self._along:
-            hidden = [np.where(np.isin(np.arange(len(one)), out), math.nan, one) for one in losses]
-            grown, leaf_of = self.whole(configs, hidden, within)
-            for found, seen, left_out in zip(ratios, hidden, losses):
-                known = _losses(seen, leaf_of, len(grown.leaves))
-                bounds = [one.bound if (one := known[leaf_of[row]]) is not None else math.inf for row in out]
-                found += [
-                    float(left_out[row]) / max(bound, 1e-4) for row, bound in zip(out, bounds)
-                    if bound <= within and not math.isnan(left_out[row])
-                ]  # fmt: skip
-        return [_scale(found) for found in ratios]
+        found: list[tuple[float, float, float]] = []
+        numbers = folds.bands(self.table.steps)
+        for out, grown in parts:
+            stays = np.isin(np.arange(len(self.table)), grown.rows)
+            seen = [np.where(stays, one, math.nan) for one in losses]
+            _, leaf_of = self.parted(grown, seen)
+            known = bounds.of_leaves(seen[kind], leaf_of, len(grown.leaves))
+            for row in out:
+                leaf, one = grown.leaves[leaf_of[row]], known[leaf_of[row]]
+                if one is not None and not leaf.guesses:
+                    found.append((min(self._losses[row, leaf.config], 1e6), one.bound, numbers[row]))
+        lost, promised, bands = np.asarray(found, dtype=float).reshape(-1, 3).T
+        return bounds.correction(lost, promised, bands, self._within)
 
     def _best_size(self) -> int:
         """The number of leaves with the least cost of calls left out; of about as good ones the least."""
@@ -203,12 +206,21 @@ class _Trial:
             found[out] = self._losses[out, predicted[min(self.leaves, len(predicted)) - 1][out]]
         return found
 
+    def along_grown(self) -> list[tuple[np.ndarray, tree.Growth]]:
+        """Bands that are left out, and the trees without them."""
+        return [(out, self.grow(left, self._configs(left), self.leaves)) for out, left in self._along]
+
+    @cached_property
+    def across_grown(self) -> list[tuple[np.ndarray, tree.Growth]]:
+        """The same where combinations of other sizes are left out too."""
+        parts = folds.across(self.table)
+        return [(out, self.grow(left, self._configs(left), self.leaves)) for out, left in parts]
+
     def across(self) -> np.ndarray:
         """The loss of each call where its combination of other sizes was left out too."""
         found = np.full(len(self.table), math.nan)
-        for out, left in folds.across(self.table):
-            predicted = self.grow(left, self._configs(left), self.leaves).predicted[-1]
-            found[out] = self._losses[out, predicted[out]]
+        for out, grown in self.across_grown:
+            found[out] = self._losses[out, grown.predicted[-1][out]]
         return found
 
     def simpler(self) -> dict[str, np.ndarray]:
@@ -236,65 +248,8 @@ class _Trial:
 SIMPLER = ("best single config", "best config of each power of two", f"nearest within a factor of {NEAR:g}")
 
 
-def _scale(ratios: Sequence[float]) -> float | None:
-    most = _quantile(np.asarray(ratios))
-    return None if most is None else max(1.0, most)
-
-
-def _losses(left_out: np.ndarray, leaf_of: np.ndarray, count: int, scaled: float | None = 1.0) -> list[Loss | None]:
-    """What is known of each leaf, from the losses of calls that were left out; None for one with too few.
-
-    The bound of a leaf is its mean loss, put beside that of all calls, times the ratio to it that 95 of 100 calls of
-    all leaves did not exceed; each ratio is to the mean of the others of the leaf, so that no call counts itself. It is
-    no less than what 95 of 100 calls of the leaf did not exceed: leaves were chosen by these losses.
-    """
-    known = ~np.isnan(left_out)
-    rows = np.flatnonzero(known)
-    if len(rows) < CALLS:
-        return [None] * count
-    losses, leaves = np.minimum(left_out[rows], 1e6), leaf_of[rows]
-    mean = float(losses.mean()) or 1e-6
-    sums, counts = (np.bincount(leaves, weights, count) for weights in (losses, None))
-    others = (sums[leaves] - losses + PRIOR * mean) / (counts[leaves] - 1 + PRIOR)
-    ratio = _quantile(losses / others)
-    found: list[Loss | None] = []
-    for leaf in range(count):
-        own = losses[leaves == leaf]
-        if len(own) < tree.LEAF or ratio is None:
-            found.append(None)
-            continue
-        scale = (float(own.sum()) + PRIOR * mean) / (len(own) + PRIOR)
-        alone = _quantile(own)  # of few calls there is none: then it is their worst, at least
-        bound = max(ratio * scale, float(own.max()) if alone is None else alone)
-        found.append(
-            Loss(
-                len(own),
-                _round(own.mean()),
-                _round(own.max()),
-                _up(min(max(bound, own.max()) if scaled is None else bound * scaled, 1e6)),
-            )
-        )
-    return found
-
-
-def _allowed(count: int) -> np.ndarray:
-    """How many of 0, 1, 2, ... calls may exceed what `_quantile` of their losses then is not above; -1 of too few."""
-    found = [number - math.ceil((number + 1) * CONFIDENCE) for number in range(count + 1)]
-    return np.asarray(found)
-
-
-def _quantile(losses: np.ndarray) -> float | None:
-    """What one more of the same kind does not exceed in 95 of 100 cases; None of too few."""
-    place = math.ceil((len(losses) + 1) * CONFIDENCE)
-    return float(np.sort(losses)[place - 1]) if place <= len(losses) else None
-
-
-def _round(value: float) -> float:
-    return round(float(value), 4)
-
-
-def _up(value: float) -> float:
-    return math.ceil(value * 1e4) / 1e4
+def _corrected(known: Sequence[Loss | None], correction: Correction | None) -> list[Loss | None]:
+    return [None if correction is None else correction.applied(one) for one in known]
 
 
 def _judged(fitted: Fit, trial: _Trial) -> Fit:

@@ -98,8 +98,6 @@ def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[str, TuningRecord]]
 
 
 class _Known:
-    """What was read of one folder."""
-
     def __init__(self) -> None:
         # By path, with the file's stamp; and by requested number, with the folder's stamp, if certain.
         self.heads: dict[str, tuple[_Stamp, TuningRecord | None]] = {}

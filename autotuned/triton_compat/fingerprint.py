@@ -120,7 +120,6 @@ def _size_and_time(path: str) -> list[int]:
 
 
 def _hashed() -> tuple[dict[str, Json], str]:
-    """The files of Triton, and a hash of all."""
     from concurrent.futures import ThreadPoolExecutor
 
     from triton.runtime.cache import triton_key

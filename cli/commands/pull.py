@@ -12,7 +12,7 @@ from autotuned.offline.release.shared import Moved
 
 from .. import terminal
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="The shared store, as AUTOTUNED_STORE names one.")]
+Url = Annotated[str, typer.Argument(metavar="URL", help="The shared store; - for that of AUTOTUNED_STORE.")]
 
 
 def pull(
@@ -32,14 +32,17 @@ def pull(
 
 
 def push(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Config files, as `tune --out` writes them.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Config files, as `tune --out` writes them, or calls.jsonl.")
+    ],
     url: Url,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Put the config files of a folder into a shared store.
 
     Rules and binaries go with them. A config file that exists there is merged with the folder's, as `merge` does; other
-    files are replaced. With AUTOTUNED_STORE_KEY set, all are signed.
+    files are replaced. With AUTOTUNED_STORE_KEY set, all are signed. A recording goes in place of the one that was sent
+    from here before, and `tune --follow URL` tunes its calls.
 
     Exit codes: 0 done; 3 something is left out; 1 the store cannot be asked or written.
     """

@@ -56,7 +56,8 @@ def tune(
         str | None, typer.Option(metavar="ADDRESS", help="With --executor ray: the cluster; default: RAY_ADDRESS.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Keep tuning what a service records into calls.jsonl, until Ctrl-C.")
+        bool,
+        typer.Option("--follow", help="Keep tuning what is recorded into calls.jsonl, or a store (URL), until Ctrl-C."),
     ] = False,
     cover: Annotated[
         list[str] | None,

@@ -2,10 +2,12 @@
 
 By hand: python tests/bench/shapes.py --record [--budget 300] [--only matmul,rmsnorm] [--data tests/data/shapes]
 or:      python tests/bench/shapes.py --replay [--data tests/data/shapes]
+or:      python tests/bench/shapes.py --synthetic 6 [--first 0] [--within 0.05]
 Recording goes on where it stopped. Of each shape every config gets `SAMPLES` samples, interleaved in random order with
 the cache flushed before each, by this package's timer; the table has the medians. No config leaves early. Replaying
 leaves out whole bands of the size that varies most, so that no shape that a rule is fitted to is within 1.3 times, and
-whole combinations of the other sizes, and prints what is lost by the rule and by what is simpler.
+whole combinations of the other sizes, and prints what is lost by the rule and by what is simpler. `--synthetic` does
+the same with kernels of `tests/support/synthetic.py`, so many of each kind, 300 shapes each.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import math
 import platform
 import random
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -315,7 +318,11 @@ def simpler(seen: Table, table: Table, row: int) -> dict[str, str]:
 
 def judge(table: Table, parts: Iterator[tuple[Sequence[int], Sequence[int]]], within: float = WITHIN) -> Judged:
     """Replay all that is left out in turn."""
-    found = [one for out, left in parts for one in served(table, out, left, within)]
+    return judged([one for out, left in parts for one in served(table, out, left, within)])
+
+
+def judged(found: Sequence[Served]) -> Judged:
+    """What calls that were left out come to."""
     losses = [one.rule for one in found if one.rule is not None]
     over = sum(one.rule > one.bound for one in found if one.rule is not None)
     nearest = f"nearest within a factor of {NEAR:g}"
@@ -393,11 +400,27 @@ def replay(folder: Path) -> None:
               f"{judge(table, combinations(table))}")  # fmt: skip
 
 
+def replay_synthetic(count: int, first: int, within: float) -> None:
+    """Print what kernels that were never on a GPU say of the method."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+    import synthetic
+
+    for kind, made in synthetic.KINDS.items():
+        made_tables = [made(seed).table(300) for seed in range(first, first + count)]
+        for words, parts in (("bands", bands), ("combinations", combinations)):
+            found = [one for table in made_tables for out, left in parts(table)
+                     for one in served(table, out, left, within)]  # fmt: skip
+            print(f"{kind}, {count} kernels, {words} left out, within {within:.0%}\n{judged(found)}", flush=True)
+
+
 def main() -> None:
     """As the module's docstring says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--replay", action="store_true")
+    parser.add_argument("--synthetic", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--within", type=float, default=WITHIN)
     parser.add_argument("--budget", type=float, default=300.0)
     parser.add_argument("--only", default=",".join(KERNELS))
     parser.add_argument("--data", type=Path, default=DATA)
@@ -406,6 +429,8 @@ def main() -> None:
         record(given.data, given.budget, given.only.split(","))
     if given.replay:
         replay(given.data)
+    if given.synthetic:
+        replay_synthetic(given.synthetic, given.first, given.within)
 
 
 if __name__ == "__main__":

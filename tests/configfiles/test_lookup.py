@@ -114,7 +114,7 @@ def test_a_shipped_config_that_is_no_candidate_any_more_is_said_once_and_the_nex
     for _ in range(2):
         assert config_of(sources.find(KEY, LIVE)) is LARGE
     assert len(lines(caplog)) == 1
-    assert lines(caplog)[0].startswith(f"config file {gone}: the config for this call is not among")
+    assert lines(caplog)[0].startswith(f"config file {gone}: the config for this call is no longer among")
 
 
 def test_a_folder_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

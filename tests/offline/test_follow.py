@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from newer import store_choice
 import autotuned
 from autotuned.errors import OptionError, RecordingError
 from autotuned.offline import follow as following
+from autotuned.offline.store_recordings import StoreTail
 from autotuned.recording.file import RecordedCall, Tail, Writer
 from autotuned.store import layout, listing, records
 from autotuned.store.record import Timing, TuningRecord
@@ -129,6 +131,100 @@ def test_a_line_without_an_end_takes_no_memory(tail, monkeypatch):
         file.write(b"y\n" + line(recorded(1)))
     tail.look()
     assert counts(tail) == {1: 1} and tail.strange == 1
+
+
+# -- recordings in a shared store -------------------------------------------------------------------------------------
+
+SECRET = "a key of a fleet, not a secret"
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    pytest.importorskip("fsspec", reason="needs the package fsspec")
+    monkeypatch.setenv("AUTOTUNED_STORE_KEY", SECRET)
+    monkeypatch.setattr("autotuned.offline.store_recordings.LOOK_S", 0.0)
+    return f"file://{tmp_path}/mount"
+
+
+def pushed(store, path, *lines):
+    path.write_bytes(b"".join(lines))
+    return autotuned.push(path, store)
+
+
+def test_recordings_of_several_hosts_are_added_up_as_they_come(store, tmp_path):
+    tail = StoreTail(store)
+    assert not tail.look()
+    pushed(store, tmp_path / "a.jsonl", line(recorded(1)), more(recorded(1), 4))
+    pushed(store, tmp_path / "b.jsonl", line(recorded(1)), line(recorded(2)))
+    assert tail.look() and counts(tail) == {1: 6, 2: 1} and not tail.look()
+    pushed(store, tmp_path / "a.jsonl", line(recorded(1)), more(recorded(1), 9), line(recorded(3)))
+    assert tail.look() and counts(tail) == {1: 11, 2: 1, 3: 1} and tail.strange == 0
+
+
+def test_a_recording_that_the_key_does_not_verify_is_left_out_and_said_once(store, tmp_path, monkeypatch, caplog):
+    pushed(store, tmp_path / "a.jsonl", line(recorded(1)))
+    monkeypatch.setenv("AUTOTUNED_STORE_KEY", SECRET + " of others")
+    pushed(store, tmp_path / "b.jsonl", line(recorded(2)))
+    tail = StoreTail(store)
+    assert tail.look() and counts(tail) == {2: 1} and tail.strange == 1
+    assert not tail.look() and caplog.text.count("is not used") == 1
+
+
+def test_recordings_name_code_and_without_a_key_only_a_folder_is_followed(store, monkeypatch):
+    monkeypatch.delenv("AUTOTUNED_STORE_KEY")
+    with pytest.raises(
+        OptionError, match="expected signed recordings, since they name code, got no AUTOTUNED_STORE_KEY"
+    ):
+        autotuned.follow("redis://user:hush@127.0.0.1:1/0")
+    assert StoreTail(store).calls == {}
+
+
+def test_a_store_that_is_away_is_said_once_and_asked_again(store, tmp_path, caplog):
+    pushed(store, tmp_path / "a.jsonl", line(recorded(1)))
+    tail = StoreTail(store)
+    names, tail._backend.names = tail._backend.names, lambda prefix: 1 / 0
+    assert not tail.look() and not tail.look()
+    assert caplog.text.count("cannot be asked for recordings") == 1
+    tail._backend.names = names
+    assert tail.look() and counts(tail) == {1: 1}
+
+
+def test_a_companion_follows_a_store_and_goes_on_where_it_was(store, tmp_path, monkeypatch):
+    """What is stored is not measured again; a call that comes later is."""
+    monkeypatch.setenv("AUTOTUNED_STORE", store)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "mod_follow_store"
+    (tmp_path / f"{name}.py").write_text(SERVED)
+    work = importlib.import_module(name).work
+    for size, measured in ((4, 1), (4, 0), (5, 1)):
+        with monkeypatch.context() as service, autotuned.record(tmp_path / "calls.jsonl"):
+            service.setenv("AUTOTUNED_MODE", "serve")
+            work(size)
+        autotuned.push(tmp_path / "calls.jsonl", store)
+        stop = threading.Event()
+
+        def tell(status, stop=stop):
+            if status.calls and not status.waiting:
+                stop.set()
+
+        monkeypatch.setattr(following, "TELL_S", 0.0)
+        found = autotuned.follow("-", progress=tell, stop=stop, isolate=False)
+        assert (found.measured, found.problems, found.waiting) == (measured, [], 0)
+
+
+SERVED = """
+from autotuned import Config, autotune
+
+ran = []
+
+def bench(call, quantiles):
+    call()
+    return [ran[-1]] * 3
+
+@autotune(configs=[Config({"us": us}) for us in (3.0, 1.0)], key=["n"], do_bench=bench, default=Config({"us": 3.0}))
+def work(n, us):
+    ran.append(us)
+"""
 
 
 # -- which comes first ------------------------------------------------------------------------------------------------

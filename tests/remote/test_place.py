@@ -63,6 +63,15 @@ def test_what_cannot_be_is_refused_with_what_was_expected(url: str, options: dic
     assert pickle.loads(pickle.dumps(caught.value)).problem == caught.value.problem
 
 
+def test_a_dash_stands_for_the_store_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments of commands are seen by all users of a machine: a URL with a password need not be one."""
+    monkeypatch.setenv("AUTOTUNED_STORE", "redis://me:hush@host:1/0#team")
+    assert (place("-").url, place("-").namespace) == ("redis://me:hush@host:1/0", "team")
+    monkeypatch.delenv("AUTOTUNED_STORE")
+    with pytest.raises(OptionError, match="expected a URL such as redis://host:6379/0 or file:///folder, got nothing"):
+        place("-")
+
+
 def test_what_is_signed_comes_back_under_its_name_alone() -> None:
     name, data = record_name(KEPT.digest), SIGNED.dump(a_record())
     assert SIGNED.load(KEPT.digest, data) == a_record()

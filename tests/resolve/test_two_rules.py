@@ -49,7 +49,7 @@ def served(f, m):
 def test_each_call_has_the_config_of_its_own_rule(tmp_path):
     f = kernel()
     one = shipped(f, tmp_path / "one", [16 * i for i in range(1, 81) if i % 5] + [17], SMALL)
-    two = shipped(f, tmp_path / "two", [16 * i for i in range(82, 801, 3)] + [1313], LARGE)
+    two = shipped(f, tmp_path / "two", [16 * round(82 * 1.05**i) for i in range(96)] + [1313], LARGE)
     autotuned.register_configs(one)
     autotuned.register_configs(two)
     for m, config in ((320, SMALL), (1536, LARGE), (640, SMALL), (960, SMALL), (3200, LARGE), (641, RAGGED)):

@@ -98,3 +98,25 @@ class Kernel:
         """A table of distinct calls."""
         [(found, _)] = tables((call_of(*row), self.times(*row)) for row in self.sizes(count, pairs, low, high))
         return found
+
+
+class Regimes(Kernel):
+    """Each config is best around a size of its own and loses smoothly away from it."""
+
+    def us(self, config: tuple[int, ...], m: int, n: int, k: int) -> float:
+        """Time without noise."""
+        far = math.log2(m * n / 4096) - 13 * self.configs.index(config) / len(self.configs)
+        return self._launch + self._own[config] * m * n * k / self._flops * (1 + 0.03 * far**2)
+
+
+class Cliffs(Regimes):
+    """The same with a fall where a config's tile does not divide the size, and where it does not fill the card."""
+
+    def us(self, config: tuple[int, ...], m: int, n: int, k: int) -> float:
+        """Time without noise."""
+        bm, bn = config[:2]
+        falls = 0.15 * (m % bm > 0) + 0.4 * (math.ceil(m / bm) * math.ceil(n / bn) < self.sms)
+        return super().us(config, m, n, k) * (1 + falls)
+
+
+KINDS = {"waves": Kernel, "regimes": Regimes, "cliffs": Cliffs}

@@ -95,7 +95,7 @@ def test_a_toolchain_of_a_kernel():
     """It would be left out of account."""
     with pytest.raises(DecorationError) as caught:
         autotune(CONFIGS, toolchain=["numpy"])(double)
-    says(caught, "toolchain: expected none for a kernel", "got ['numpy']", "goes into version=")
+    says(caught, "toolchain: expected none for a kernel", "got ['numpy']", "into version=")
 
 
 # -- configs ---------------------------------------------------------------------------------------------------------

@@ -16,18 +16,20 @@ from autotuned.configfiles import exchange, writer
 from autotuned.configfiles.file import Fault
 from autotuned.errors import StoreError
 from autotuned.offline.report import stored
+from autotuned.recording import file as calls
 from autotuned.remote import client
 from autotuned.remote.place import (
     FILES,
     MAX_FILE_BYTES,
     MAX_RECORD_BYTES,
+    RECORDINGS,
     RECORDS,
     Place,
     digest_of,
     place,
 )
-from autotuned.store import layout, record
-from autotuned.typed_json import Json
+from autotuned.store import layout, locks, record
+from autotuned.typed_json import Json, digest
 
 _NAME = re.compile(r"[^/\\.][^/\\]*/[^/\\.][^/\\]*\.(json|bin)")  # a device's folder, and a file in it
 
@@ -229,17 +231,23 @@ def push(folder: str | os.PathLike[str], url: str) -> Moved:
     of other files those of the folder take the place of those that are there.
 
     Args:
-        folder: Of config files, as `tune --out` writes it.
+        folder: Of config files, as `tune --out` writes it; or a recording (`.jsonl`), which takes the place of what was
+            sent from it before, for `tune --follow`.
         url: The store.
 
     Raises:
         ConfigFileError: There is no config file in the folder.
+        RecordingError: There are no calls in the recording.
         StoreError: The store cannot be asked or written.
     """
     at, backend = opened(url)
-    moved = Moved()
+    moved, path = Moved(), Path(folder)
     if at.read_only:
         raise StoreError(f"shared store {at.words}: expected one to write, got AUTOTUNED_STORE_READ_ONLY=1")
+    if path.suffix == calls.SUFFIX:
+        with _said(at):
+            moved.files.append(_push_recording(path, at, backend))
+        return moved
     for path in exchange.files_in(folder):
         if not _NAME.fullmatch(_below(path)):
             moved.faults.append(Fault(str(path), "expected DIR/DEVICE/KERNEL.json, found another place"))
@@ -251,6 +259,14 @@ def push(folder: str | os.PathLike[str], url: str) -> Moved:
             else:
                 raise client.beaten(_below(path))
     return moved
+
+
+def _push_recording(path: Path, at: Place, backend: client.Backend) -> str:
+    """Put the calls of a recording into the store, one line each with its whole count, in place of those put before."""
+    name = f"{RECORDINGS}{digest([locks.host(), str(path.absolute())])[:16]}"
+    lines = [disk.text({"id": one.identity, **one.to_json(), "count": one.count}) for one in calls.read(path)]
+    backend.write(name, at.seal(name, "".join(lines).encode()), "*")
+    return name
 
 
 def _pushed(at: Place, backend: client.Backend, path: Path, moved: Moved) -> bool:

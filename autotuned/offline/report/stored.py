@@ -43,24 +43,16 @@ def of_store() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Stored:
-    """One choice.
-
-    Attributes:
-        config: The chosen config; None if a search is unfinished.
-        median_us: Its time.
-        vs_default: Time of the untuned config over this one; None if unknown, as in a record's head.
-        path: Its file; `record` is set if that is a record of the store.
-        conditions: What it was measured under.
-    """
+    """One choice."""
 
     key: Key
-    config: Mapping[str, Json] | None
-    median_us: float | None
+    config: Mapping[str, Json] | None  # the chosen config; None if a search is unfinished
+    median_us: float | None  # its time
     quality: Quality | None
-    vs_default: float | None
-    path: str
+    vs_default: float | None  # time of the untuned config over this one; None if unknown, as in a record's head
+    path: str  # its file; `record` is set if that is a record of the store
     record: TuningRecord | None = None
-    conditions: Conditions | None = None
+    conditions: Conditions | None = None  # what it was measured under
 
     @property
     def source(self) -> str:
@@ -130,16 +122,12 @@ _contexts: dict[int, tuple[Mapping[str, Json], str, str]] = {}  # by id, unique 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which choices are wanted; all given conditions must hold.
+    """Which choices are wanted; all given conditions must hold."""
 
-    Attributes:
-        kernel: A kernel's name or dotted suffix. Without one, this package's own choices are left out.
-        device: Part of a device's name or slug, such as "H200", "nvidia-h200-sm_90" or "interpreter", in any case.
-        triton: A version of Triton or its beginning: "3.6" stands for 3.6.0 and 3.6.1; "none" for plain callables.
-    """
-
-    kernel: str | None = None
+    kernel: str | None = None  # name or dotted suffix; without one, this package's own choices are left out
+    # Part of a device's name or slug, such as "H200", "nvidia-h200-sm_90" or "interpreter", in any case.
     device: str | None = None
+    # A version of Triton or its beginning: "3.6" stands for 3.6.0 and 3.6.1; "none" for plain callables.
     triton: str | None = None
 
     def fits(self, key: Key) -> bool:

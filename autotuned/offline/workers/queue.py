@@ -11,22 +11,14 @@ from autotuned.typed_json import Json
 
 @dataclass
 class QueuedCase:
-    """One case to be measured on one kind of device.
+    """One case to be measured on one kind of device."""
 
-    Attributes:
-        number: Its number in the targets.
-        result: What is known before it is measured.
-        group: Cases of a group share compiled code; "" if unknown.
-        count: How often a recorded call was made.
-        key: The call's key as JSON; only if stores are separate.
-        ended_on: Devices whose processes ended in it without a config to blame, once per end.
-    """
-
-    number: int
-    result: dict[str, Json]
-    group: str = ""
-    count: int = 0
-    key: Json = None
+    number: int  # its number in the targets
+    result: dict[str, Json]  # what is known before it is measured
+    group: str = ""  # cases of a group share compiled code; "" if unknown
+    count: int = 0  # how often a recorded call was made
+    key: Json = None  # the call's key as JSON; only if stores are separate
+    # Devices whose processes ended in it without a config to blame, once per end.
     ended_on: list[str] = field(default_factory=list)
 
     @property

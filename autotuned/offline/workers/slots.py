@@ -61,35 +61,24 @@ class Executor(Protocol):
 
 @dataclass
 class Slot:
-    """A device, and its measuring process.
+    """A device, and its measuring process."""
 
-    Attributes:
-        name: Short name.
-        kind: The product, if known without a process.
-        uuid: The device's, or "".
-        host: Its host, if another one.
-        model: The device that its choices hold for; None until its process has reported it.
-        ends: Ends of its processes in a row without a config to blame.
-        starts: Total starts of processes.
-        gone: Why it was given up, or "".
-    """
-
-    name: str
-    kind: str = ""
-    uuid: str = ""
-    host: str = ""
+    name: str  # short name
+    kind: str = ""  # the product, if known without a process
+    uuid: str = ""  # the device's, or ""
+    host: str = ""  # its host, if another one
     settings: Mapping[str, str | None] = field(default_factory=dict)
     process: Process | None = None
-    model: str | None = None
+    model: str | None = None  # the device that its choices hold for; None until its process has reported it
     ready: bool = False
     case: QueuedCase | None = None
     listing: bool = False
     doing: Doing = field(default_factory=Doing)
     begun: float = 0.0
-    ends: int = 0
-    starts: int = 0
+    ends: int = 0  # ends of its processes in a row without a config to blame
+    starts: int = 0  # total starts of processes
     done: int = 0
-    gone: str = ""
+    gone: str = ""  # why it was given up, or ""
 
     def reset(self, process: Process) -> None:
         """Take a new process."""

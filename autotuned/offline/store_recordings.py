@@ -1,0 +1,84 @@
+"""Recordings that hosts have put into a shared store, read as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from autotuned import env
+from autotuned.errors import OptionError, StoreError
+from autotuned.recording.file import Gathered, RecordedCall
+from autotuned.remote import client
+from autotuned.remote.place import MAX_FILE_BYTES, RECORDINGS, place
+
+LOOK_S = 10.0  # between two looks at the store: each reads all recordings in it
+
+
+class StoreTail:
+    """What the recordings of a shared store say together; each look takes in what has changed since the one before.
+
+    They name modules that are imported: whoever can write the store could have code run. So only what
+    AUTOTUNED_STORE_KEY verifies is read; without a key only `file://` is, whose folder says who may write.
+
+    Attributes:
+        calls: Distinct calls by identity, with how often they were made on all hosts.
+        strange: How many lines were no calls, and recordings that cannot be believed.
+
+    Raises:
+        OptionError: It is no URL, or there is no key.
+        StoreError: Its package is not installed, or does not take the URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._place = place(url, **env.store_settings())
+        if self._place.key is None and not self._place.url.startswith("file://"):
+            got = f"no AUTOTUNED_STORE_KEY for {self._place.words}"
+            text = f"calls: expected signed recordings, since they name code, got {got}. Set it here and there."
+            raise OptionError(text, option="calls", problem=got)
+        self._backend = client.backend_of(self._place)
+        self._said: set[str] = set()
+        self._seen: dict[str, bytes] = {}
+        self._gathered: dict[str, Gathered] = {}
+        self._due = 0.0
+        self.calls: dict[str, RecordedCall] = {}
+        self.strange = 0
+
+    def look(self) -> bool:
+        """Take in what has changed; whether something has. A store that cannot be asked is asked again later."""
+        if time.monotonic() < self._due:
+            return False
+        self._due = time.monotonic() + LOOK_S
+        try:
+            names = sorted(self._backend.names(RECORDINGS))
+            found = [(name, data) for name, data in self._backend.read_all(names, MAX_FILE_BYTES) if data is not None]
+        except Exception as error:  # every client has its own
+            message = "the shared store %s cannot be asked for recordings (%s); it is asked again."
+            env.warn_once("asked", message, self._place.words, self._place.scrubbed(error), said=self._said)
+            return False
+        return self._take(found)
+
+    def _take(self, found: Iterable[tuple[str, bytes | ValueError]]) -> bool:
+        fresh = [(name, data) for name, data in found if self._seen.get(name) != data and isinstance(data, bytes)]
+        for name, data in fresh:
+            self._seen[name], self._gathered[name] = data, self._lines(name, data)
+        self.calls = {}
+        for one in self._gathered.values():
+            for identity, call in one.calls.items():
+                before = self.calls.get(identity)
+                self.calls[identity] = replace(call, count=call.count + (before.count if before else 0))
+        self.strange = sum(one.strange for one in self._gathered.values())
+        return bool(fresh)
+
+    def _lines(self, name: str, data: bytes) -> Gathered:
+        gathered = Gathered()
+        try:
+            content = self._place.open(name, data)
+        except StoreError as error:
+            message = "a recording in the shared store %s is not used (%s); this is said once."
+            env.warn_once("recording", message, self._place.words, self._place.scrubbed(error), said=self._said)
+            gathered.strange = 1
+            return gathered
+        for line in filter(bytes.strip, content.split(b"\n")):
+            gathered.add(line)
+        return gathered
