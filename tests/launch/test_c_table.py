@@ -122,6 +122,36 @@ def test_the_table_is_bounded_and_counts_what_went():
     assert table_.find((LIMIT,)).config == LIMIT
 
 
+STEPS = st.lists(st.tuples(st.sampled_from(["bind", "find", "swap", "clear"]), st.integers(0, 3)), max_size=40)
+
+
+@given(STEPS)
+@settings(max_examples=200, deadline=None)
+def test_what_is_found_is_what_was_bound_last_whichever_call_came_before(steps):
+    table_, bound = table(), {}
+    for step, n in steps:
+        new = entry()
+        if step == "bind":
+            assert table_.bind((n, 64, 0), new)
+            bound[n] = new
+        elif step == "swap" and n in bound:
+            assert table_.swap(bound[n], new)
+            bound[n] = new
+        elif step == "clear":
+            table_.clear()
+            bound.clear()
+        assert table_.find((n, 64, 0)) is bound.get(n)
+
+
+def test_what_was_found_last_may_go_for_room():
+    table_ = table()
+    for n in range(LIMIT):
+        table_.bind((n, 64, 0), entry())
+    assert table_.find((0, 64, 0)) is not None
+    table_.bind((LIMIT, 64, 0), entry())
+    assert table_.find((0, 64, 0)) is None
+
+
 def test_binding_again_replaces():
     table_ = table(("a",), (2,), {})
     table_.bind((5,), entry("old"))

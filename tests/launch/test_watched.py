@@ -67,6 +67,28 @@ def test_a_hit_is_direct_exactly_while_the_class_is_as_it_was(steps):
     _launch.use_driver(0, 0, 0, 0)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.booleans(), st.lists(st.sampled_from(["patch", "restore", "below", "leave", "return", "call"]), max_size=30))
+def test_a_class_above_another_watched_one_is_watched(below_first, steps):
+    base, other = make_class(), make_class()
+    below = type("Below", (base,), {})
+    for one in (below, base) if below_first else (base, below):
+        _launch.watch(one)
+    kernel, first = watching(base), base.run
+    for step in [*steps, "call"]:
+        if step == "patch":
+            base.run = lambda self: "patched"
+        elif step == "restore":
+            base.run = first
+        elif step == "below":
+            below.other = object()
+        elif step != "call":
+            below.__bases__ = (other if step == "leave" else base,)
+        expected = kernel.compiled if base.run is first else "asked"
+        assert step != "call" or kernel[(1,)](1, 2, 3) == expected
+    _launch.use_driver(0, 0, 0, 0)
+
+
 def test_many_classes_are_watched():
     classes = [make_class() for _ in range(40)]
     for one in classes:

@@ -32,10 +32,12 @@ enum { DL_CPU = 1, DL_CUDA = 2, DL_MAJOR = 1 };
 
 /* torch's shim in C, which compiled models call. `tensor` is the address of an `at::Tensor`, one pointer; 0 for success. */
 typedef int (*ShimPointer)(const void *tensor, void **out);
+typedef int (*ShimSizes)(const void *tensor, const int64_t **out);
 typedef int (*ShimInt64)(const void *tensor, int64_t *out);
 typedef int (*ShimInt32)(const void *tensor, int32_t *out);
 typedef struct {
-  ShimPointer data, sizes, strides; /* sizes and strides in elements, where the tensor itself keeps them */
+  ShimPointer data;
+  ShimSizes sizes, strides; /* in elements, where the tensor itself keeps them */
   ShimInt64 dim;
   ShimInt32 dtype, device_type, device_index; /* numbers of torch's own; the index is -1 for a CPU */
 } TorchShim;

@@ -78,7 +78,7 @@ static int read_fields(PyObject *fields, Block *b, View *v) {
   PyObject *rounds = PyDict_GetItemWithError(fields, s_rounds);
   if (!base || !padding || !PyUnicode_CheckExact(padding) || (rounds && !PyBool_Check(rounds))) return 0;
   if ((Py_TYPE(base) != tensor_type && Py_TYPE(base) != parameter_type) || !view(base, v)) return 0;
-  b->address = v->address;
+  b->address = address_of(v);
   b->nan = !PyUnicode_CompareWithASCIIString(padding, "nan");
   b->rounds = rounds == Py_True;
   b->rank = read_sizes(PyDict_GetItemWithError(fields, s_shape), b->shape);
@@ -137,7 +137,7 @@ static int encode(const Encoding *e, const Block *b, TensorMap *map) {
     sizes[e->rank - 1 - i] = (uint64_t)b->shape[i];
     if (i + 1 < e->rank) steps[e->rank - 2 - i] = (uint64_t)e->element_bytes * (uint64_t)b->strides[i];
   }
-  steps[e->rank - 1] = sizes[e->rank - 1] * (e->rank == 1 ? (uint64_t)e->element_bytes : steps[e->rank - 2]);
+  steps[e->rank - 1] = (uint64_t)b->shape[0] * (uint64_t)e->element_bytes * (e->rank == 1 ? 1 : (uint64_t)b->strides[0]);
   int type = b->rounds && e->rounded_type >= 0 ? e->rounded_type : e->element_type;
   if (cu_encode(map, type, (uint32_t)e->rank, (void *)(uintptr_t)b->address, sizes, steps, e->box, every, NO_INTERLEAVE,
                 e->swizzle, PROMOTE_128, (int)b->nan))

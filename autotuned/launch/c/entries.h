@@ -16,7 +16,7 @@ typedef struct {
   int references;
   PyObject *kernel;    /* strong weak reference: Triton's cache owns the kernel, and whoever evicts it unloads it */
   void *function;
-  int32_t device; /* index of the one it was loaded on, whose context is part of the signature */
+  int32_t device, device_type; /* index of the one it was loaded on, whose context is part of the signature */
   unsigned threads, shared_bytes, ctas; /* threads of a block, bytes of shared memory, blocks of a cluster */
   char kinds[MAX_SLOTS], steps[MAX_SLOTS];       /* by slot; the step of a descriptor is the index of its encoding */
   uint8_t passed[MAX_SLOTS], stepped[MAX_SLOTS]; /* slots of what is not compiled in, in order, and of what has a step */
@@ -43,7 +43,8 @@ typedef struct {
 typedef struct Entry {
   int references;
   uint64_t hash;
-  int count, objects, on_host;
+  int count, objects, on_host; /* and whether a tensor lies in the host's memory */
+  int32_t device_type;         /* of its tensors, by DLPack's number */
   uint64_t *words;
   PyObject **object; /* strong: what counts by identity must stay alive */
   PyObject *bound;   /* strong: runs the launch in Python where `direct` is NULL or its guards say no */
@@ -90,6 +91,14 @@ static Entry *look_up(const Table *t, const Words *w, uint64_t hash) {
   }
 }
 
+/* hot path. The same, where the entry of the call before is compared first, which needs no hash. */
+static inline Entry *find_entry(Table *t, const Words *w) {
+  Entry *e = t->last;
+  if (e && e->count == w->count && !memcmp(e->words, w->word, sizeof(uint64_t) * (size_t)w->count)) return e;
+  if ((e = look_up(t, w, hash_words(w)))) t->last = e;
+  return e;
+}
+
 static void place(Entry **slots, size_t capacity, Entry *e) {
   size_t i = e->hash & (capacity - 1);
   while (slots[i]) i = (i + 1) & (capacity - 1);
@@ -114,6 +123,7 @@ static int make_room(Table *t) {
     memcpy(old, t->order, sizeof old);
     memmove(t->order, t->order + gone, sizeof *t->order * (t->used - gone));
     t->used -= gone;
+    t->last = NULL;
     t->evictions += gone;
     if (rehash(t, t->capacity)) return -1;
     for (size_t i = 0; i < gone; i++) release(old[i]); /* last: destructors may call into this table */
@@ -124,6 +134,7 @@ static int make_room(Table *t) {
 static int insert(Table *t, Entry *e, const Words *w) {
   Entry *present = look_up(t, w, e->hash);
   if (present) {
+    t->last = NULL;
     for (size_t i = 0; i < t->capacity; i++) if (t->slots[i] == present) t->slots[i] = e;
     for (size_t i = 0; i < t->used; i++) if (t->order[i] == present) t->order[i] = e;
     release(present);

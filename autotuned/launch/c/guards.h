@@ -7,24 +7,45 @@
  * taken for changed each time: what is noted then is no version. */
 #define NO_VERSION UINT32_MAX
 typedef struct { PyTypeObject *type; uint32_t tag; } Class; /* strong, for good: Triton has a handful that we look at */
-static Class *classes;
-static int class_count = 0;
+static Class *classes; /* first those that are looked at */
+static int class_count = 0, looked_at = 0;
+
+/* The version of a class changes with any class that it inherits from: what is above another one in the list need not be
+ * looked at. Done again whenever a class has changed, which may be in what it inherits from. */
+static void sort_classes(void) {
+  looked_at = 0;
+  for (int i = 0; i < class_count; i++) {
+    int above = 0;
+    for (int j = 0; j < class_count; j++) above |= j != i && PyType_IsSubtype(classes[j].type, classes[i].type);
+    if (above) continue;
+    Class one = classes[i];
+    classes[i] = classes[looked_at];
+    classes[looked_at++] = one;
+  }
+}
 
 /* A class has changed, or may have; -1 with an error set. May run Python code, which may watch another class. */
-static __attribute__((noinline)) int note_tag(int i) {
+static int note_tag(int i) {
   PyTypeObject *type = classes[i].type;
   generation++;
   PyObject *any = PyObject_GetAttr((PyObject *)type, s_run); /* a look-up gives it a version again */
   if (!any && clear_exception()) return -1;
   Py_XDECREF(any);
-  classes[i].tag = type->tp_version_tag ? type->tp_version_tag : NO_VERSION;
+  if (classes[i].type == type) classes[i].tag = type->tp_version_tag ? type->tp_version_tag : NO_VERSION;
+  return 0;
+}
+
+static __attribute__((noinline)) int note_tags(void) {
+  for (int i = 0; i < class_count; i++)
+    if (classes[i].type->tp_version_tag != classes[i].tag && note_tag(i)) return -1;
+  sort_classes();
   return 0;
 }
 
 /* hot path before Python 3.12. Grow the generation if a watched type has changed; -1 with an error set. */
 static inline int look_at_tags(void) {
-  for (int i = 0; i < class_count; i++)
-    if (classes[i].type->tp_version_tag != classes[i].tag && note_tag(i)) return -1;
+  for (const Class *c = classes, *end = c + looked_at; c < end; c++)
+    if (c->type->tp_version_tag != c->tag) return note_tags();
   return 0;
 }
 
@@ -36,6 +57,8 @@ static int watch_tag(PyTypeObject *type) {
   Py_INCREF(type);
   classes = more;
   classes[class_count++] = (Class){type, NO_VERSION};
+  sort_classes();
+  generation++; /* also where a class below it is looked at in its place */
   return 0;
 }
 
@@ -72,7 +95,7 @@ static __attribute__((noinline)) int look_at_doubtful(void) {
   doubtful = 0; /* a change meanwhile sets it again */
   generation += (uint64_t)unwatched_dicts;
   if (look_at_tags()) { doubtful = 1; return -1; }
-  for (int i = 0; i < class_count; i++) doubtful |= classes[i].tag == NO_VERSION;
+  for (int i = 0; i < looked_at; i++) doubtful |= classes[i].tag == NO_VERSION;
   doubtful |= unwatched_types | unwatched_dicts;
   return 0;
 }

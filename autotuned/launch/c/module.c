@@ -46,8 +46,9 @@ PyMODINIT_FUNC PyInit__launch(void) { return PyModuleDef_Init(&definition); }
 
 #define MAX_ARGS 128   /* free parameters; a kernel with more uses the Python twin */
 #define MAX_SLOTS 256  /* these, and what is in tuples; a call with more is not bound */
-#define MAX_WORDS 1024 /* words of one call; a call with more is not bound */
 #define MAX_DIMS 24    /* two bits a dimension in one word, beside the device */
+#define MAX_WORDS 1024 /* words of one call before its last argument; a call with more is not bound */
+#define SPARE_WORDS (2 + 2 * MAX_DIMS) /* at most what one argument has, but for a tuple's items */
 #define LIMIT 4096     /* entries of one table, as in the Python twin */
 #define VERSIONS 8     /* dicts of a launch whose versions are added up without a loop: most have 6, and one a module */
 
@@ -65,6 +66,7 @@ static int driver_sought;
 static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a test's stand-in */
 static int takes_host_memory = 0; /* whether the driver is a stand-in to which memory of the host is as good as any */
 static uint64_t generation = 1; /* grows when anything watched changes */
+static PyObject *one; /* strong: the 1 that there mostly is but one of */
 static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_fallback, *s_grid, *s_warmup, *s_getitem;
 
 /* At the first bind and not at the import: by then Triton has loaded the library, which takes milliseconds. Words made
@@ -164,6 +166,7 @@ static int intern_names(void) {
       {&s_padding, "padding"}, {&s_rounds, "round_f32_to_tf32"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!(*names[i].where = PyUnicode_InternFromString(names[i].text))) return -1;
+  if (!(one = PyLong_FromLong(1))) return -1;
   PyObject *module = PyImport_ImportModule("enum");
   enum_type = module ? (PyTypeObject *)PyObject_GetAttrString(module, "Enum") : NULL;
   Py_XDECREF(module);

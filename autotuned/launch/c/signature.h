@@ -3,30 +3,29 @@
  * Part of `module.c`, after `tensors.h`. The fields of a table stand here: they say of each parameter what
  * counts. */
 
-enum { TAG_TENSOR = 1, TAG_INT, TAG_BOOL, TAG_FLOAT, TAG_NONE, TAG_OBJECT, TAG_TUPLE, TAG_BLOCK, TAG_MASK = 0x7f };
 enum { ROLE_SHAPE = 1, ROLE_VALUE = 2, ROLE_CONSTEXPR = 4, ROLE_INTEGER = 8, ROLE_STRIDES = 16 }; /* what of a parameter counts */
 enum { FLOAT_IS_WORD = ROLE_VALUE | ROLE_CONSTEXPR };
 enum { WORDS_OK = 0, WORDS_NONE = 1, WORDS_ERROR = -1 };
 
 typedef struct {
-  int count, objects, slots, blocks;
-  uint64_t word[MAX_WORDS];
+  Py_ssize_t count;
+  int objects, slots, blocks;
+  uint64_t word[MAX_WORDS + SPARE_WORDS];
   uint64_t raw[MAX_SLOTS];        /* address or integer of each argument, for the launch, then of each item of tuples; of a
                                    * descriptor its place in `block` */
   PyObject *object[MAX_SLOTS];    /* borrowed: arguments that count by identity, and classes of tuples */
   Block block[MAX_BLOCKS];
-  int32_t device_type;            /* of the last tensor on a GPU */
   void *stream;                   /* torch's current one, once it was asked for */
-  int has_stream, on_host;        /* and whether a tensor lies in the host's memory */
+  int has_stream;
 } Words;
 
 typedef struct {
   PyObject_HEAD
-  int n, places;          /* free parameters, and how many of them may be passed by position; places -1: holds nothing */
+  Py_ssize_t n, places;   /* free parameters, and how many of them may be passed by position; places -1: holds nothing */
   PyObject **names;       /* strong, interned */
   PyObject **defaults;    /* strong, NULL where there is none */
-  uint8_t *roles;
   PyObject **buckets;     /* strong, NULL where there is none */
+  uint8_t roles[MAX_ARGS];
   PyObject *functions;    /* tuple of key callables */
   int asks;               /* whether Python code is asked at each call, which may move tensors: buckets, key callables, `judge` */
   int sets_blocks;        /* whether hooks may set descriptors' blocks after the look-up: then these are no words */
@@ -34,45 +33,45 @@ typedef struct {
   PyObject *device;       /* callable giving the device's index where there is no libcuda */
   struct Entry **slots;   /* open addressing, a power of two */
   struct Entry **order;   /* oldest first, LIMIT long */
+  struct Entry *last;     /* borrowed or NULL: of those in `order`, the one that was found last */
   size_t capacity, used;
   unsigned long long hits, evictions, computed; /* calls answered, entries dropped, grid callables not called */
 } Table;
 
 static inline void put(Words *w, uint64_t value) { w->word[w->count++] = value; }
 
-/* '0', '1' or '*' of a stride as two bits. */
-static inline uint64_t stride_bits(int64_t stride) { return 1u + (stride != 0) + ((uint64_t)stride > 1); }
+/* A stride pattern with '0', '1' or '*' of one more stride behind it, as two bits: 1, 2 or 3. */
+static inline uint64_t with_stride(uint64_t pattern, int64_t stride) {
+  return pattern * 4 + 1 + ((uint64_t)stride < 2 ? (uint64_t)stride : 2);
+}
 
-/* The pattern where sizes 0 and 1 occur, which count as in a contiguous tensor. */
-static __attribute__((noinline)) uint64_t normal_pattern(const View *v) {
+/* The pattern where sizes 0 and 1 occur, which count as in a contiguous tensor. By value: the caller's stays in registers. */
+static __attribute__((noinline)) uint64_t normal_pattern(View v) {
   uint64_t pattern = 0;
   int64_t dense = 1;
   int empty = 0;
-  for (int64_t d = 0; d < v->ndim; d++) empty |= v->shape[d] == 0;
-  for (int64_t d = v->ndim - 1; d >= 0; d--) {
-    pattern = pattern << 2 | stride_bits((v->shape[d] == 1 || empty || !v->strides) ? dense : v->strides[d]);
-    dense *= v->shape[d] > 1 ? v->shape[d] : 1;
+  for (int64_t d = 0; d < v.ndim; d++) empty |= v.shape[d] == 0;
+  for (int64_t d = v.ndim - 1; d >= 0; d--) {
+    pattern = with_stride(pattern, (v.shape[d] == 1 || empty || !v.strides) ? dense : v.strides[d]);
+    dense *= v.shape[d] > 1 ? v.shape[d] : 1;
   }
   return pattern;
 }
 
-/* hot path. The stride pattern, two bits a dimension. */
-static inline uint64_t stride_pattern(const View *v) {
+/* hot path. The stride pattern, two bits a dimension, of what has strides. */
+static inline __attribute__((always_inline)) uint64_t stride_pattern(const View *v) {
   uint64_t pattern = 0;
-  if (!v->strides) return normal_pattern(v);
   for (int64_t d = v->ndim - 1; d >= 0; d--) {
-    if (v->shape[d] <= 1) return normal_pattern(v);
-    pattern = pattern << 2 | stride_bits(v->strides[d]);
+    if (v->shape[d] <= 1) return normal_pattern(*v);
+    pattern = with_stride(pattern, v->strides[d]);
   }
   return pattern;
 }
 
 /* The first word of a tensor: what a kernel is compiled for, with the rank and the device. */
 static inline uint64_t memory_word(const View *v) {
-  uint32_t dtype; /* code, bits and lanes, as they lie */
-  memcpy(&dtype, &v->dtype, sizeof dtype);
-  return TAG_TENSOR | (uint64_t)((v->address & 15) == 0) << 7 | (uint64_t)v->ndim << 8 |
-         (uint64_t)(uint8_t)v->device.type << 16 | (uint64_t)(uint8_t)v->device.id << 24 | (uint64_t)dtype << 32;
+  uint64_t aligned = ((address_of(v) & 15) - 1) & 1 << 7; /* less than 0 has every bit */
+  return aligned | (uint64_t)v->ndim << 8 | v->kind;
 }
 
 /* Whether two of them are alike for a compiled kernel: the rank decides about a config, and not about its binary. */
@@ -85,48 +84,63 @@ static __attribute__((noinline)) void put_strides(Words *w, const View *v) {
     w->word[w->count + d] = (uint64_t)(v->strides ? v->strides[d] : dense);
     dense *= v->shape[d];
   }
-  w->count += (int)v->ndim;
+  w->count += v->ndim;
 }
 
-/* hot path. Words of an exact torch.Tensor or Parameter. */
-static inline int words_of_tensor(Words *w, int slot, PyObject *x, int role) {
-  View v;
-  if (!view(x, &v)) return WORDS_NONE; /* functorch and others without memory */
-  if (v.ndim > MAX_DIMS || w->count + 2 * v.ndim + 4 > MAX_WORDS) return WORDS_NONE;
-  uint64_t *out = w->word + w->count;
-  out[0] = memory_word(&v);
-  out[1] = stride_pattern(&v);
-  int dims = role & ROLE_SHAPE ? (int)v.ndim : 0;
-  for (int d = 0; d < dims; d++) out[2 + d] = (uint64_t)v.shape[d];
-  w->count += 2 + dims;
-  if (__builtin_expect(role & ROLE_STRIDES, 0)) put_strides(w, &v);
-  w->raw[slot] = v.address;
-  if (v.device.type == DL_CPU) w->on_host = 1;
-  else w->device_type = v.device.type;
+/* Shape and strides as far as they count. */
+static __attribute__((noinline)) void put_sizes(const Table *t, Words *w, Py_ssize_t i, View v) {
+  int role = t->roles[i];
+  for (int d = 0; role & ROLE_SHAPE && d < v.ndim; d++) put(w, (uint64_t)v.shape[d]);
+  if (role & ROLE_STRIDES) put_strides(w, &v);
+}
+
+/* hot path. Words of a tensor, once it is known what it is. */
+static inline __attribute__((always_inline)) int words_of_view(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
+                                                               const View *v, uint64_t pattern) {
+  Py_ssize_t count = w->count;
+  w->raw[slot] = address_of(v);
+  w->word[count] = memory_word(v);
+  w->word[count + 1] = pattern;
+  w->count = count + 2;
+  if (t->roles[i] & (ROLE_SHAPE | ROLE_STRIDES)) put_sizes(t, w, i, *v);
   return WORDS_OK;
 }
 
+static __attribute__((noinline)) int words_by_dlpack(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot, PyObject *x) {
+  View v;
+  if (!view_by_dlpack(x, &v) || v.ndim > MAX_DIMS) return WORDS_NONE; /* functorch and others without memory */
+  return words_of_view(t, w, i, slot, &v, v.strides ? stride_pattern(&v) : normal_pattern(v));
+}
+
+/* hot path. Words of an exact torch.Tensor or Parameter, by where it lies: the shim's calls leave no register for the
+ * object itself, and 11 instructions a tensor were spent on that (tests/bench/host.py). */
+static inline __attribute__((always_inline)) int words_of_tensor(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
+                                                                 PyObject *const *x) {
+  View v;
+  if (!view_by_shim(*x, &v)) return words_by_dlpack(t, w, i, slot, *x);
+  if (v.ndim > MAX_DIMS) return WORDS_NONE;
+  return words_of_view(t, w, i, slot, &v, stride_pattern(&v));
+}
+
 /* Whether an integer's own value is a word. A bucketed constexpr is compiled in with its true value. */
-static inline int int_is_word(const Table *t, int i, int role) {
+static inline int int_is_word(const Table *t, Py_ssize_t i, int role) {
   return role & ROLE_CONSTEXPR || (!t->buckets[i] && role & (ROLE_VALUE | ROLE_INTEGER));
 }
 
-/* Fills raw and the integer class: is it 1, is it divisible by 16, its width. May run Python code (a bucket). */
-static int words_of_int(const Table *t, Words *w, int i, int slot, PyObject *x, int role) {
+/* The integer class: is it 1, is it divisible by 16, its width. */
+static inline uint64_t int_word(uint64_t raw, uint64_t width) {
+  return TAG_INT | width << 8 | (uint64_t)(raw == 1) << 16 | (uint64_t)((raw & 15) == 0) << 17;
+}
+
+/* An integer of more than 63 bits, or one that has a bucket. May run Python code (the bucket). */
+static __attribute__((noinline)) int words_of_odd_int(const Table *t, Words *w, int i, int slot, PyObject *x) {
   int overflow = 0;
   long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
-  uint64_t width = 32;
+  uint64_t raw = overflow > 0 ? PyLong_AsUnsignedLongLong(x) : (uint64_t)value;
   if (overflow < 0) return WORDS_NONE;
-  if (overflow > 0) {
-    unsigned long long large = PyLong_AsUnsignedLongLong(x);
-    if (PyErr_Occurred()) { PyErr_Clear(); return WORDS_NONE; }
-    w->raw[slot] = large;
-    width = 65;
-  } else {
-    w->raw[slot] = (uint64_t)value;
-    if (value < INT32_MIN || value > INT32_MAX) width = 64;
-  }
-  put(w, TAG_INT | width << 8 | (uint64_t)(w->raw[slot] == 1) << 16 | (uint64_t)((w->raw[slot] & 15) == 0) << 17);
+  if (PyErr_Occurred()) { PyErr_Clear(); return WORDS_NONE; }
+  w->raw[slot] = raw;
+  put(w, int_word(raw, overflow ? 65 : value < INT32_MIN || value > INT32_MAX ? 64 : 32));
   if (t->buckets[i]) {
     PyObject *bucket = call_one(t->buckets[i], x);
     if (!bucket) return WORDS_ERROR;
@@ -138,7 +152,19 @@ static int words_of_int(const Table *t, Words *w, int i, int slot, PyObject *x, 
     put(w, tag);
     put(w, (uint64_t)edge);
   }
-  if (int_is_word(t, i, role)) put(w, w->raw[slot]);
+  if (int_is_word(t, i, t->roles[i])) put(w, w->raw[slot]);
+  return WORDS_OK;
+}
+
+/* hot path. Fills raw and the words of an integer. May run Python code (a bucket). */
+static inline __attribute__((always_inline)) int words_of_int(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
+                                                              PyObject *x) {
+  int overflow = 0;
+  long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
+  if (overflow || t->buckets[i]) return words_of_odd_int(t, w, (int)i, (int)slot, x);
+  w->raw[slot] = (uint64_t)value;
+  put(w, int_word((uint64_t)value, value == (int32_t)value ? 32 : 64));
+  if (int_is_word(t, i, t->roles[i])) put(w, (uint64_t)value);
   return WORDS_OK;
 }
 
@@ -167,22 +193,20 @@ static int words_of_object(Words *w, int slot, PyObject *x) {
 
 /* hot path. Words of a tensor descriptor: what its tensor is, shape and strides of its own, and its block; padding and
  * rounding are passed and not compiled in. The second one has their number. */
-static int words_of_descriptor(const Table *t, Words *w, int slot, PyObject *x, int role) {
+static int words_of_descriptor(const Table *t, Words *w, int i, int slot, PyObject *x) {
   View v;
   Block *b = &w->block[w->blocks];
-  if (role & ROLE_CONSTEXPR || w->blocks == MAX_BLOCKS || w->count + 2 + 3 * MAX_RANK > MAX_WORDS) return WORDS_NONE;
+  if (t->roles[i] & ROLE_CONSTEXPR || w->blocks == MAX_BLOCKS) return WORDS_NONE;
   if (!read_descriptor(x, b, &v)) return WORDS_NONE;
   View own = {.shape = b->shape, .strides = b->strides, .ndim = b->rank};
-  int start = w->count, rank = b->rank;
+  int rank = b->rank;
+  Py_ssize_t start = w->count;
   put(w, (memory_word(&v) & ~(uint64_t)(TAG_MASK | 0xff << 8)) | TAG_BLOCK | (uint64_t)rank << 8);
   put(w, stride_pattern(&own) | (uint64_t)t->sets_blocks << 16);
-  for (int d = 0; role & ROLE_SHAPE && d < rank; d++) put(w, (uint64_t)b->shape[d]);
-  if (role & ROLE_STRIDES) put_strides(w, &own);
+  put_sizes(t, w, i, own);
   for (int d = 0; !t->sets_blocks && d < rank; d++) put(w, (uint64_t)b->block[d]);
   w->word[start + 1] |= (uint64_t)(w->count - start) << 32;
   w->raw[slot] = (uint64_t)w->blocks++;
-  if (v.device.type == DL_CPU) w->on_host = 1;
-  else w->device_type = v.device.type;
   return WORDS_OK;
 }
 
@@ -199,8 +223,8 @@ static int words_of_argument(const Table *t, Words *w, int i, int slot, PyObject
  * tensor that is compiled in are not told by words. */
 static int words_of_tuple(const Table *t, Words *w, int i, PyObject *x) {
   PyTypeObject *type = Py_TYPE(x);
-  Py_ssize_t count = PyTuple_GET_SIZE(x);
-  int start = w->count, named = type != &PyTuple_Type;
+  Py_ssize_t count = PyTuple_GET_SIZE(x), start = w->count;
+  int named = type != &PyTuple_Type;
   if (t->buckets[i] || !is_plain_tuple(type) || count > MAX_SLOTS || w->objects == MAX_SLOTS) return WORDS_NONE;
   put(w, TAG_TUPLE | (uint64_t)count << 8);
   put(w, named ? (uint64_t)(uintptr_t)type : 0);
@@ -217,28 +241,29 @@ static int words_of_tuple(const Table *t, Words *w, int i, PyObject *x) {
 
 /* Words of what is neither a tensor nor a number. */
 static __attribute__((noinline)) int words_of_other(const Table *t, Words *w, int i, int slot, PyObject *x) {
-  if (is_descriptor(x)) return words_of_descriptor(t, w, slot, x, t->roles[i]);
+  if (is_descriptor(x)) return words_of_descriptor(t, w, i, slot, x);
   return PyTuple_Check(x) ? words_of_tuple(t, w, i, x) : words_of_object(w, slot, x);
 }
 
 /* hot path. Words of a parameter's value, or of an item of it, whose slot lies behind those of the parameters. */
-static inline __attribute__((always_inline)) int words_of_value(const Table *t, Words *w, int i, int slot, PyObject *x) {
+static inline __attribute__((always_inline)) int words_of_value(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
+                                                                PyObject *const *where) {
+  PyObject *x = *where;
   PyTypeObject *type = Py_TYPE(x);
-  int role = t->roles[i];
-  if (w->count + 4 > MAX_WORDS) return WORDS_NONE;
-  if (tensor_type && (type == tensor_type || type == parameter_type)) return words_of_tensor(w, slot, x, role);
-  if (type == &PyLong_Type) return words_of_int(t, w, i, slot, x, role);
+  if (w->count > MAX_WORDS) return WORDS_NONE;
+  if (type == tensor_type || type == parameter_type) return words_of_tensor(t, w, i, slot, where);
+  if (type == &PyLong_Type) return words_of_int(t, w, i, slot, x);
   if (type == &PyBool_Type) {
     put(w, TAG_BOOL | (uint64_t)(x == Py_True) << 8);
     w->raw[slot] = x == Py_True;
     return WORDS_OK;
   }
-  if (type == &PyFloat_Type) return words_of_float(w, slot, x, role);
+  if (type == &PyFloat_Type) return words_of_float(w, (int)slot, x, t->roles[i]);
   if (x == Py_None) { put(w, TAG_NONE); w->raw[slot] = 0; return WORDS_OK; }
-  return words_of_other(t, w, i, slot, x);
+  return words_of_other(t, w, (int)i, (int)slot, x);
 }
 
-static int words_of_argument(const Table *t, Words *w, int i, int slot, PyObject *x) { return words_of_value(t, w, i, slot, x); }
+static int words_of_argument(const Table *t, Words *w, int i, int slot, PyObject *x) { return words_of_value(t, w, i, slot, &x); }
 
 /* How many words an argument or an item has, by the first two of them. */
 static int length_of(const Table *t, int i, const uint64_t *words) {
@@ -255,6 +280,22 @@ static int length_of(const Table *t, int i, const uint64_t *words) {
   }
 }
 
+/* cold path. The type of device that the tensors of a signature lie on, of the last one on a GPU, by DLPack's number;
+ * `on_host` becomes 1 if one lies in the host's memory. */
+static int32_t device_type_in(const Table *t, const Words *w, int *on_host) {
+  int32_t found = DL_CUDA;
+  for (int i = 0, at = t->device != Py_None, end; i < t->n; i++) {
+    for (end = at + length_of(t, i, &w->word[at]); at < end;) {
+      int tag = w->word[at] & TAG_MASK;
+      int32_t type = tag == TAG_TENSOR || tag == TAG_BLOCK ? device_type_of(w->word[at]) : 0;
+      if (type == DL_CPU) *on_host = 1;
+      else if (type) found = type;
+      at += tag == TAG_TUPLE ? 2 : length_of(t, i, &w->word[at]);
+    }
+  }
+  return found;
+}
+
 /* cold path. The value of each key callable: with any but an int or a bool the call has no signature. Runs Python code. */
 static int words_of_functions(const Table *t, Words *w, PyObject *const *values) {
   Py_ssize_t count = PyTuple_GET_SIZE(t->functions);
@@ -268,7 +309,7 @@ static int words_of_functions(const Table *t, Words *w, PyObject *const *values)
     PyObject *value = call_one(PyTuple_GET_ITEM(t->functions, f), arguments);
     int overflow = 0;
     if (!value) { result = WORDS_ERROR; break; }
-    if (w->count + 2 > MAX_WORDS || !(PyLong_CheckExact(value) || PyBool_Check(value))) {
+    if (w->count > MAX_WORDS || !(PyLong_CheckExact(value) || PyBool_Check(value))) {
       result = WORDS_NONE;
     } else {
       put(w, TAG_INT | (uint64_t)PyBool_Check(value) << 8);
@@ -298,15 +339,14 @@ static inline int device_word(const Table *t, uint64_t *out) {
 
 /* hot path. The signature of a call. WORDS_ERROR leaves a Python error set. May run Python code. */
 static int make_words(const Table *t, Words *w, PyObject *const *values) {
-  w->count = w->objects = w->has_stream = w->on_host = w->blocks = 0;
-  w->slots = t->n;
-  w->device_type = DL_CUDA;
+  w->count = w->objects = w->has_stream = w->blocks = 0;
+  w->slots = (int)t->n;
   if (t->device != Py_None) {
     int result = device_word(t, &w->word[w->count++]);
     if (result) return result;
   }
-  for (int i = 0; i < t->n; i++) {
-    int result = words_of_value(t, w, i, i, values[i]);
+  for (Py_ssize_t i = 0; i < t->n; i++) {
+    int result = words_of_value(t, w, i, i, &values[i]);
     if (result) return result;
   }
   return words_of_functions(t, w, values);

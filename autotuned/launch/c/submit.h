@@ -32,7 +32,7 @@ static PyObject *arguments_by_name(const Table *t, PyObject *constants, PyObject
 }
 
 /* hot path. A tuple of 1 to 3 ordinary sizes; 0 if it is anything else, which `evaluate_grid` takes or refuses. */
-static int plain_grid(PyObject *grid, long out[3]) {
+static inline __attribute__((always_inline)) int plain_grid(PyObject *grid, long out[3]) {
   if (!PyTuple_CheckExact(grid)) return 0;
   Py_ssize_t count = PyTuple_GET_SIZE(grid);
   if (count < 1 || count > 3) return 0;
@@ -40,6 +40,7 @@ static int plain_grid(PyObject *grid, long out[3]) {
   for (Py_ssize_t i = 0; i < count; i++) {
     PyObject *size = PyTuple_GET_ITEM(grid, i);
     int overflow = 0;
+    if (size == one) { out[i] = 1; continue; } /* Python's own 1, as in most grids */
     if (!PyLong_CheckExact(size)) return 0;
     out[i] = PyLong_AsLongAndOverflow(size, &overflow);
     if (overflow || out[i] < 0 || out[i] > INT32_MAX) return 0;
@@ -75,12 +76,12 @@ static int has_changed(const Table *t, PyObject *meta, PyObject *const *values) 
   return 0;
 }
 
-/* The grid as three sizes; a callable is asked with all arguments by name, or computed. 1 if Python code has run, as that
+/* Any other grid as three sizes; a callable is asked with all arguments by name, or computed. 1 if Python code has run, as that
  * of a callable, 2 if it has changed an argument, -1 with an error set. What a callable returned is left for a judge, if
  * there is one, as a new reference. */
-static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values, long out[3], PyObject **returned) {
+static __attribute__((noinline)) int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values,
+                                                   long out[3], PyObject **returned) {
   PyObject *owned = NULL;
-  if (plain_grid(grid, out)) return 0;
   if (!PyTuple_CheckExact(grid) && PyCallable_Check(grid)) {
     int computed = compute_grid(t, d->constants, grid, values, out);
     if (computed) return computed < 0 ? -1 : 0;
@@ -111,7 +112,7 @@ static int raise_cuda(int error) {
 static int find_stream(const Direct *d, Words *w) {
   if (w->has_stream) return 0;
   w->has_stream = 1;
-  return stream_of(w->device_type, d->device, &w->stream) ? -1 : 0;
+  return stream_of(d->device_type, d->device, &w->stream) ? -1 : 0;
 }
 
 static uint64_t no_scratch = 0;
@@ -145,6 +146,7 @@ static inline __attribute__((always_inline)) int submit(const Direct *d, Words *
   if (find_stream(d, w)) return -1;
   if (__builtin_expect(d->blocks, 0)) return submit_blocks(d, w, grid);
   int count = d->passed_count;
+#pragma GCC unroll 4
   for (int i = 0; i < count; i++) params[i] = &w->raw[d->passed[i]];
   params[count] = params[count + 1] = &no_scratch; /* global and profile scratch */
   return call_driver(d, w, grid, params);
@@ -184,8 +186,8 @@ static int span_of(PyObject *x, Span *s) {
     reach += (v.shape[d] - 1) * stride;
     dense *= v.shape[d];
   }
-  uint64_t size = (uint64_t)v.dtype.bits * v.dtype.lanes / 8;
-  s->start = v.address;
+  uint64_t size = element_bytes_of(v.kind);
+  s->start = address_of(&v);
   s->end = s->start + (uint64_t)(reach + 1) * size;
   s->bytes = contiguous && reach >= 0 ? (uint64_t)dense * size : 0;
   return size > 0;
@@ -253,7 +255,7 @@ static int read_value_again(const Table *t, Words *w, int i, int slot, PyObject 
   *at = end;
   if (tag == TAG_TENSOR) {
     if (!view(x, &v) || !same_memory(memory_word(&v), first)) return 0;
-    w->raw[slot] = v.address;
+    w->raw[slot] = address_of(&v);
   } else if (tag == TAG_BLOCK) { /* its rank and block are compared when it is passed */
     const uint64_t not_memory = TAG_MASK | 1 << 7;
     return read_descriptor(x, &w->block[w->raw[slot]], &v) && same_memory(memory_word(&v) & ~not_memory, first & ~not_memory);
@@ -272,7 +274,7 @@ static __attribute__((noinline)) int read_again(const Table *t, Direct *d, Words
     if (result == WORDS_ERROR) return -1;
     if (result || device != w->word[at++]) return 0;
   }
-  w->slots = t->n;
+  w->slots = (int)t->n;
   for (int i = 0; i < t->n; i++)
     if (!read_value_again(t, w, i, i, values[i], &at)) return 0;
   w->has_stream = 0;
@@ -327,7 +329,7 @@ static PyObject *table_passed(Table *t, PyObject *args) {
   if (!as_values(t, tuple, &values)) Py_RETURN_NONE;
   int result = make_words(t, &w, values);
   if (result == WORDS_ERROR) return NULL;
-  Entry *e = result ? NULL : look_up(t, &w, hash_words(&w));
+  Entry *e = result ? NULL : find_entry(t, &w);
   Direct *d = e ? e->direct : NULL;
   if (!d) Py_RETURN_NONE;
   d->references++; /* a first sight of a grid callable runs Python code */
@@ -405,7 +407,7 @@ static PyObject *launch_entry(Table *t, Entry *e, Words *w, PyObject *const *val
   }
   PyObject *returned = NULL;
   int prepared = e->before ? prepare(e, d, t, w, values) : 0;
-  int evaluated = prepared < 0 ? -1 : evaluate_grid(t, d, grid, values, sizes, &returned);
+  int evaluated = prepared < 0 ? -1 : plain_grid(grid, sizes) ? 0 : evaluate_grid(t, d, grid, values, sizes, &returned);
   if (evaluated < 0) {
     Py_CLEAR(kernel);
   } else if (evaluated == 2) {

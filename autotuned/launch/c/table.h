@@ -7,6 +7,7 @@ static void table_forget(Table *t) {
   Entry **order = t->order, **slots = t->slots;
   t->used = t->capacity = 0;
   t->slots = NULL;
+  t->last = NULL;
   t->order = PyMem_Calloc(LIMIT, sizeof *t->order);
   for (size_t i = 0; i < used; i++) release(order[i]);
   PyMem_Free(order);
@@ -18,9 +19,8 @@ static int fill_table(Table *t, PyObject *names, PyObject *defaults, PyObject *r
   t->names = PyMem_Calloc(n + 1, sizeof *t->names);
   t->defaults = PyMem_Calloc(n + 1, sizeof *t->defaults);
   t->buckets = PyMem_Calloc(n + 1, sizeof *t->buckets);
-  t->roles = PyMem_Calloc(n + 1, 1);
   t->order = PyMem_Calloc(LIMIT, sizeof *t->order);
-  if (!t->names || !t->defaults || !t->buckets || !t->roles || !t->order) { PyErr_NoMemory(); return -1; }
+  if (!t->names || !t->defaults || !t->buckets || !t->order) { PyErr_NoMemory(); return -1; }
   for (int i = 0; i < t->n; i++) {
     PyObject *name = PyTuple_GET_ITEM(names, i);
     Py_INCREF(name);
@@ -108,7 +108,7 @@ static void table_dealloc(Table *t) {
   PyObject_GC_UnTrack(t);
   table_clear_references(t);
   for (int i = 0; t->names && i < t->n; i++) Py_XDECREF(t->names[i]);
-  PyMem_Free(t->names); PyMem_Free(t->defaults); PyMem_Free(t->buckets); PyMem_Free(t->roles); PyMem_Free(t->order);
+  PyMem_Free(t->names); PyMem_Free(t->defaults); PyMem_Free(t->buckets); PyMem_Free(t->order);
   PyTypeObject *type = Py_TYPE(t);
   type->tp_free((PyObject *)t);
 }
@@ -126,7 +126,7 @@ static PyObject *table_find(Table *t, PyObject *tuple) {
   if (!as_values(t, tuple, &values)) Py_RETURN_NONE;
   int result = make_words(t, &w, values);
   if (result == WORDS_ERROR && clear_exception()) return NULL; /* the safe path meets the same error and raises it */
-  Entry *e = result ? NULL : look_up(t, &w, hash_words(&w));
+  Entry *e = result ? NULL : find_entry(t, &w);
   if (!e) Py_RETURN_NONE;
   t->hits++;
   Py_INCREF(e->bound);
@@ -150,6 +150,7 @@ static int take_direct(Entry *e, PyObject *const *values, int n) {
   if (fields == e->fields) { Py_XDECREF(fields); return 0; }
   Direct *made = fields && cu_launch && stream_of && (!e->on_host || takes_host_memory) ? direct_of(fields, values, n) : NULL;
   if (PyErr_Occurred()) { Py_XDECREF(fields); return -1; }
+  if (made) made->device_type = e->device_type;
   Direct *old = e->direct;
   PyObject *old_fields = e->fields;
   e->direct = made;
@@ -166,7 +167,7 @@ static Entry *new_entry(const Table *t, const Words *w, PyObject *const *values,
   e->references = 1;
   e->hash = hash_words(w);
   e->count = w->count;
-  e->on_host = w->on_host;
+  e->device_type = device_type_in(t, w, &e->on_host);
   e->words = PyMem_Malloc(sizeof(uint64_t) * (size_t)(w->count + 1));
   e->object = PyMem_Calloc((size_t)w->objects + 1, sizeof *e->object);
   if (!e->words || !e->object) { PyErr_NoMemory(); release(e); return NULL; }
@@ -237,7 +238,6 @@ static PyObject *table_swap(Table *t, PyObject *args) {
   Entry *present = t->order[at];
   w.count = present->count;
   w.objects = present->objects;
-  w.on_host = present->on_host;
   memcpy(w.word, present->words, sizeof(uint64_t) * (size_t)w.count);
   memcpy(w.object, present->object, sizeof *w.object * (size_t)w.objects);
   present->references++; /* it holds the objects of the signature */

@@ -2,53 +2,78 @@
  *
  * Part of `module.c`, after `python_calls.h`; relies on the structures in `abi.h`. */
 
+/* What a value is, in the first seven bits of its words. */
+enum { TAG_TENSOR = 1, TAG_INT, TAG_BOOL, TAG_FLOAT, TAG_NONE, TAG_OBJECT, TAG_TUPLE, TAG_BLOCK, TAG_MASK = 0x7f };
+
 /* What a tensor is; shape and strides are the tensor's own and live as long as it does. */
 typedef struct {
-  uint64_t address;
+  void *data;
   int64_t ndim;
   const int64_t *shape, *strides; /* in elements; strides may be NULL for a contiguous tensor */
-  DlType dtype;
-  DlDevice device;
+  uint64_t kind;                  /* its first word, but for alignment and rank: `kind_of` */
 } View;
+
+/* Tag, dtype and device in one word: DLPack's dtype in the upper half, as it lies, its device type in the third byte, and the
+ * index in the fourth, 255 for a CPU. */
+static inline uint64_t kind_of(DlType type, DlDevice device) {
+  uint32_t dtype;
+  memcpy(&dtype, &type, sizeof dtype);
+  return TAG_TENSOR | (uint64_t)dtype << 32 | (uint64_t)(uint8_t)(device.type == DL_CPU ? -1 : device.id) << 24 | (uint64_t)(uint8_t)device.type << 16;
+}
+
+static inline uint64_t address_of(const View *v) { return (uint64_t)(uintptr_t)v->data; }
+static inline int32_t device_type_of(uint64_t kind) { return (uint8_t)(kind >> 16); }
+
+static inline uint64_t element_bytes_of(uint64_t kind) {
+  const uint32_t dtype = (uint32_t)(kind >> 32);
+  DlType type;
+  memcpy(&type, &dtype, sizeof type);
+  return (uint64_t)type.bits * type.lanes / 8;
+}
 
 /* torch's C shim tells what a tensor is in 15 ns, its DLPack export in 50, which converts the Python object first, with
  * the lock of the interpreter taken anew (tests/bench/host.py). The shim wants the `at::Tensor` in the object. That it
  * lies right behind the object's header is compared with `Tensor._cdata`, once; and of each dtype the shim's answers with
  * those of DLPack, whenever something is bound. What does not agree, or is not known yet, goes through DLPack. */
-static TorchShim shim;
+static int no_answer(const void *tensor, void **out) { (void)tensor; (void)out; return 1; }
+static TorchShim found_shim;                 /* torch's own */
+static TorchShim shim = {.data = no_answer}; /* what is asked: torch's, once a tensor was found to lie where it wants it */
 enum { SHIM_UNKNOWN, SHIM_AGREES, SHIM_REFUSED };
 static int shim_state = SHIM_UNKNOWN;
-static DlType shim_dtype[64]; /* by torch's number; bits are 0 until DLPack has told */
+static uint64_t shim_kind[(TORCH_CUDA + 1) << 8]; /* `kind_of` by torch's numbers, without an index; 0 until DLPack has told */
+
+/* Place of a dtype, whose number has 8 bits in torch, on a type of device; beyond the end for other devices. */
+static inline uint32_t shim_place(int32_t dtype, int32_t type) { return (uint32_t)type << 8 | (uint32_t)dtype; }
+enum { SHIM_PLACES = sizeof shim_kind / sizeof *shim_kind };
 
 /* A tensor through DLPack; 0, and no error set, if it has no memory. */
 static __attribute__((noinline)) int view_by_dlpack(PyObject *x, View *v) {
   DlTensor t;
   if (dl->borrow(x, &t)) { PyErr_Clear(); return 0; }
-  *v = (View){(uint64_t)(uintptr_t)t.data + t.byte_offset, t.ndim, t.shape, t.strides, t.dtype, t.device};
+  uint64_t address = (uint64_t)(uintptr_t)t.data + t.byte_offset;
+  *v = (View){(void *)(uintptr_t)address, t.ndim, t.shape, t.strides, kind_of(t.dtype, t.device)};
   return 1;
 }
 
 /* hot path. A tensor through the shim; 0 if it does not know all of it. */
-static inline int view_by_shim(PyObject *x, View *v) {
+static inline __attribute__((always_inline)) int view_by_shim(PyObject *x, View *v) {
   const void *tensor = (const char *)x + sizeof(PyObject);
-  void *data, *sizes, *strides;
   int32_t dtype, type, index;
-  if (shim.data(tensor, &data) | shim.sizes(tensor, &sizes)) return 0; /* torch logs why, and Triton will raise it */
-  if (shim.strides(tensor, &strides) | shim.dim(tensor, &v->ndim) | shim.dtype(tensor, &dtype)) return 0;
-  if (shim.device_type(tensor, &type) | shim.device_index(tensor, &index)) return 0;
-  if ((uint32_t)dtype >= 64 || !shim_dtype[dtype].bits || (type != TORCH_CUDA && type != TORCH_CPU)) return 0;
-  v->address = (uint64_t)(uintptr_t)data;
-  v->shape = sizes;
-  v->strides = strides;
-  v->dtype = shim_dtype[dtype];
-  v->device = type == TORCH_CUDA ? (DlDevice){DL_CUDA, index} : (DlDevice){DL_CPU, 0};
+  if (shim.data(tensor, &v->data)) return 0; /* torch logs why, and Triton will raise it */
+  int failed = shim.sizes(tensor, &v->shape);
+  failed |= shim.strides(tensor, &v->strides);
+  failed |= shim.dim(tensor, &v->ndim);
+  failed |= shim.dtype(tensor, &dtype);
+  failed |= shim.device_type(tensor, &type);
+  failed |= shim.device_index(tensor, &index);
+  uint32_t place = shim_place(dtype, type), number = (uint32_t)(index | (type - 1)); /* -1 for a CPU, whatever its index */
+  if (failed || place >= SHIM_PLACES || !shim_kind[place]) return 0;
+  v->kind = shim_kind[place] + (number << 24);
   return 1;
 }
 
-/* hot path. What an exact torch.Tensor or Parameter is; 0 if it has no memory. */
-static inline int view(PyObject *x, View *v) {
-  return (shim_state == SHIM_AGREES && view_by_shim(x, v)) || view_by_dlpack(x, v);
-}
+/* What an exact torch.Tensor or Parameter is; 0 if it has no memory. */
+static int view(PyObject *x, View *v) { return view_by_shim(x, v) || view_by_dlpack(x, v); }
 
 static int same_numbers(const int64_t *one, const int64_t *other, int64_t count) {
   return !count || (one && other && !memcmp(one, other, sizeof *one * (size_t)count));
@@ -67,21 +92,22 @@ static int tensor_lies_in_object(PyObject *x) {
 /* cold path. Let the shim be used for tensors of this one's dtype, if it says of this one what DLPack says. */
 static void compare_shim(PyObject *x) {
   View by_shim, by_dlpack;
-  int32_t dtype;
-  if (shim_state == SHIM_REFUSED || !shim.data || !view_by_dlpack(x, &by_dlpack)) return;
+  const void *tensor = (const char *)x + sizeof(PyObject);
+  int32_t dtype, type;
+  if (shim_state == SHIM_REFUSED || !found_shim.data || !view_by_dlpack(x, &by_dlpack)) return;
   if (shim_state == SHIM_UNKNOWN && !tensor_lies_in_object(x)) { shim_state = SHIM_REFUSED; return; }
-  if (shim.dtype((const char *)x + sizeof(PyObject), &dtype) || (uint32_t)dtype >= 64) return;
-  DlType before = shim_dtype[dtype];
-  shim_dtype[dtype] = by_dlpack.dtype;
-  if (!view_by_shim(x, &by_shim)) { shim_dtype[dtype] = before; return; }
-  int same = by_shim.address == by_dlpack.address && by_shim.ndim == by_dlpack.ndim &&
+  shim = found_shim;
+  if (shim.dtype(tensor, &dtype) || shim.device_type(tensor, &type) || shim_place(dtype, type) >= SHIM_PLACES) return;
+  uint64_t *kind = &shim_kind[shim_place(dtype, type)], before = *kind;
+  *kind = by_dlpack.kind & ~(UINT64_C(255) << 24);
+  if (!view_by_shim(x, &by_shim)) { *kind = before; return; }
+  int same = by_shim.data == by_dlpack.data && by_shim.ndim == by_dlpack.ndim &&
              same_numbers(by_shim.shape, by_dlpack.shape, by_shim.ndim) &&
              same_numbers(by_shim.strides, by_dlpack.strides, by_shim.ndim) &&
-             by_shim.device.type == by_dlpack.device.type && by_shim.device.id == by_dlpack.device.id &&
-             (!before.bits || !memcmp(&before, &by_dlpack.dtype, sizeof before));
+             by_shim.kind == by_dlpack.kind && (!before || before == *kind);
   shim_state = same ? SHIM_AGREES : SHIM_REFUSED;
+  if (!same) shim.data = no_answer;
 }
-
 
 /* torch's library is loaded already; without these functions DLPack serves. */
 static void find_shim(void) {
@@ -89,14 +115,14 @@ static void find_shim(void) {
   TorchShim found = {0};
   if (!library) return;
   found.data = (ShimPointer)(uintptr_t)dlsym(library, "aoti_torch_get_data_ptr");
-  found.sizes = (ShimPointer)(uintptr_t)dlsym(library, "aoti_torch_get_sizes");
-  found.strides = (ShimPointer)(uintptr_t)dlsym(library, "aoti_torch_get_strides");
+  found.sizes = (ShimSizes)(uintptr_t)dlsym(library, "aoti_torch_get_sizes");
+  found.strides = (ShimSizes)(uintptr_t)dlsym(library, "aoti_torch_get_strides");
   found.dim = (ShimInt64)(uintptr_t)dlsym(library, "aoti_torch_get_dim");
   found.dtype = (ShimInt32)(uintptr_t)dlsym(library, "aoti_torch_get_dtype");
   found.device_type = (ShimInt32)(uintptr_t)dlsym(library, "aoti_torch_get_device_type");
   found.device_index = (ShimInt32)(uintptr_t)dlsym(library, "aoti_torch_get_device_index");
   if (found.data && found.sizes && found.strides && found.dim && found.dtype && found.device_type && found.device_index)
-    shim = found;
+    found_shim = found;
 }
 
 /* Find torch's tensor type and its exchange API, once torch is imported; -1 on error, 0 also if there is none yet. */
@@ -129,6 +155,7 @@ static PyObject *use_shim(PyObject *module, PyObject *whether) {
   int before = shim_state, yes = PyObject_IsTrue(whether);
   if (yes < 0) return NULL;
   shim_state = yes ? SHIM_UNKNOWN : SHIM_REFUSED;
-  memset(shim_dtype, 0, sizeof shim_dtype);
+  shim.data = no_answer;
+  memset(shim_kind, 0, sizeof shim_kind);
   return PyBool_FromLong(before == SHIM_AGREES);
 }

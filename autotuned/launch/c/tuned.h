@@ -158,7 +158,7 @@ static PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t f
   if (!(values = order_arguments(t, args, positional, names, ordered))) goto slow;
   int result = make_words(t, &w, values);
   if (result == WORDS_ERROR && clear_exception()) { Py_DECREF(t); return NULL; } /* any other is met again, and raised */
-  Entry *e = result ? NULL : look_up(t, &w, hash_words(&w));
+  Entry *e = result ? NULL : find_entry(t, &w);
   if (!e) goto slow;
   t->hits++;
   e->references++;
