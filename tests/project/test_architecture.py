@@ -170,7 +170,15 @@ def test_the_library_never_prints():
 
 def test_no_file_holds_more_than_one_concern_can_need():
     long = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in [*EVERYTHING, *C_FILES]}
-    assert {name: lines for name, lines in long.items() if lines > 460} == {}
+    assert {name: lines for name, lines in long.items() if lines > 450} == {}
+
+
+def test_no_package_is_too_large_to_know():
+    sizes: dict[str, int] = {}
+    for path in [*EVERYTHING, *C_FILES]:
+        folder = path.parent.relative_to(ROOT).as_posix()
+        sizes[folder] = sizes.get(folder, 0) + len(path.read_text().splitlines())
+    assert {folder: lines for folder, lines in sizes.items() if lines > 3500} == {}
 
 
 def test_the_c_launcher_includes_each_part_after_those_that_it_says_it_relies_on():
@@ -187,10 +195,12 @@ def test_functions_are_short():
     for path in [*LIBRARY, *(ROOT / "cli").rglob("*.py")]:
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef):
-                lengths.append(node.end_lineno - node.body[0].lineno + 1 if node.body else 0)
+                code = node.body[ast.get_docstring(node) is not None :]
+                lengths.append(node.end_lineno - code[0].lineno + 1 if code else 0)
     lengths.sort()
     assert lengths[len(lengths) // 2] < 10
     assert lengths[len(lengths) * 9 // 10] < 30
+    assert lengths[-1] <= 60
 
 
 @pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: path.relative_to(ROOT).as_posix())
