@@ -17,7 +17,7 @@ from autotuned.errors import EncodingError
 from autotuned.key.key import Key, KeySpec, call_part, pow2
 from autotuned.launch.table import PyLauncher
 
-thoroughly = settings(max_examples=200, deadline=None, database=None, derandomize=True)
+thoroughly = settings(max_examples=400, deadline=None, database=None, derandomize=True)
 BACKEND = make_backend(GPUTarget("cuda", 90, 32))
 
 
