@@ -168,7 +168,7 @@ def test_a_workspace_that_grows_stays_with_the_direct_launch(moment, moved, monk
         assert one.y.data_ptr() != before
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     moment=st.sampled_from(MOMENTS), steps=st.lists(st.sampled_from([None, *ACTIONS]), min_size=2, max_size=8)
 )  # fmt: skip

@@ -163,7 +163,7 @@ def paired(tmp_path_factory):
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(calls=st.lists(st.tuples(ANY, ANY, st.sampled_from([*GRIDS])), min_size=1, max_size=4), moves=st.booleans())
 def test_any_calls_in_any_order_are_launched_as_by_triton(pair, paired, shared_device, monkeypatch, calls, moves):
     """Each one twice, the second time from the table; with a hook that gives the output other memory each time."""

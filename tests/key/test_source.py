@@ -196,6 +196,8 @@ def test_a_script_has_the_name_and_fingerprint_that_its_import_has(
     kernel = load(module, **files).kernel
     path = Path(kernel.__code__.co_filename)
     monkeypatch.syspath_prepend(str(path.parents[module.count(".")]))
+    for name in [name for name in sys.modules if name.split(".")[0] == "app"]:  # of another test
+        monkeypatch.delitem(sys.modules, name)
     before = set(sys.modules)
     script = runpy.run_path(str(path), run_name="__main__")["kernel"]
     by_path = runpy.run_path(str(path), run_name=f"{naming.BY_PATH_PREFIX}1")["kernel"]
