@@ -38,6 +38,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # The workers take all cores: threads of torch and NumPy would take them from each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Tests write modules anew within a second, of equal size, which Python would take for compiled already.
+sys.dont_write_bytecode = True
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+os.environ.pop("PYTHONUNBUFFERED", None)  # what is printed must arrive without it
 # Begun in the background: children of tests heed Ctrl-C all the same.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -48,6 +49,7 @@ def run(
     if as_json:
         terminal.remark_json({"command": command, "install": kind, "binaries": binaries})
     # Replace this process, so that signals, terminal and exit code are the command's own.
+    sys.stdout.flush()
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:

@@ -73,7 +73,7 @@ class Compilers:
     def __init__(self, targets: Sequence[str], limit_s: float) -> None:
         self._limit_s = limit_s
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)]
+        command = [sys.executable, "-u", "-c", _START, str(theirs.fileno()), json.dumps(sys.path)]
         # In its own group, so that it outlives a killed measuring process and can kill the workers.
         self._server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, pass_fds=[theirs.fileno()],

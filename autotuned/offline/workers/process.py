@@ -112,7 +112,8 @@ class Worker:
             folder: Its working folder; default this process's.
         """
         source, sink = os.pipe()
-        command = [sys.executable, "-c", _START, str(sink), json.dumps(list(path or sys.path))]
+        # Unbuffered: what the user's code prints is not lost when the process is killed.
+        command = [sys.executable, "-u", "-c", _START, str(sink), json.dumps(list(path or sys.path))]
         with held_back():  # until it is ready, so that Ctrl-C during imports shows no traceback
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=printed_to(), pass_fds=[sink], start_new_session=True, text=True,
