@@ -220,7 +220,7 @@ def test_a_slow_restore_does_not_move_the_ranking(monkeypatch):
         time.sleep(0.02 if ran[-1] == 8 else 0.001)
         restore(self)
 
-    @autotune(CONFIGS[:2], restore_value=["x"], budget_s=20.0)
+    @autotune(CONFIGS[:2], restore_value=["x"], budget_s=4.0)
     def run(x, *, step):
         ran.append(step)
         time.sleep(0.004 if step == 8 else 0.001)
