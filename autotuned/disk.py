@@ -305,6 +305,18 @@ def remove_folder(path: Path) -> None:
         os.rmdir(path)
 
 
+Stamp = tuple[int, int, int]  # inode, time in nanoseconds, size
+
+
+def stamp(path: str | Path) -> Stamp | None:
+    """A value that changes with each new file at a path, or None without a file. Files are replaced, not rewritten."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_ino, info.st_mtime_ns, info.st_size
+
+
 def touch(path: Path) -> None:
     """Set a file's times to now if permitted: readers of a shared folder may not."""
     with contextlib.suppress(OSError):

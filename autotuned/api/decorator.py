@@ -378,7 +378,7 @@ def _one_config() -> Any:
 
 
 def _decorated_function(fn: Any) -> Any:
-    """The plain function inside; DecorationError if there is none, or it is tuned already."""
+    """The plain function inside; DecorationError without one, or if it is tuned already."""
     is_kernel = triton_names.is_kernel(fn)
     if is_kernel or type(fn).__module__.startswith("triton."):  # also an old Triton's interpreted kernels
         versions.check()

@@ -70,7 +70,7 @@ class Shelves:
         return bool(self._found) or self._more(0)
 
     def _more(self, place: int) -> bool:
-        """Search folders until there is a shelf at a place; False if there is none."""
+        """Search folders until one has a shelf at a place; returns whether one has."""
         with self._finding:
             while len(self._found) <= place:
                 folder = next(self._folders, None)
@@ -119,7 +119,7 @@ def _shelf(path: Traversable, beside: Traversable, config: ConfigFile) -> Shelf 
 
 
 def read(path: Traversable) -> BinaryFile | None:
-    """The binaries at a path; None if there are none or nothing is usable. Warns once about faults."""
+    """The usable binaries at a path, or None. Warns once about faults."""
     try:
         file = binaryfile.read(disk.read_resource(path), str(path))
     except (FileNotFoundError, NotADirectoryError, KeyError):  # KeyError: missing in a zip

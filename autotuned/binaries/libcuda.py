@@ -16,7 +16,7 @@ USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that a launch may use 
 # Attributes of a function, as the driver numbers them.
 _MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 0, 3, 4, 8, 14
 _RELAXED = 2  # capture mode of a thread whose calls do not end other threads' captures
-_DEVICE_POINTER, _INVALID_VALUE = 3, 1  # an attribute of addresses, and the status if there is none
+_DEVICE_POINTER, _INVALID_VALUE = 3, 1  # an attribute of addresses, and the status of an address without it
 _NO_INTERLEAVE, _PROMOTE_128 = 0, 2
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 _CLEARED_UP_TO = 13010  # last driver version for which Triton clears a bit of small maps
@@ -55,7 +55,7 @@ class Function(Frozen):
 
 
 class Driver:
-    """The driver of this process; BinaryError if there is none."""
+    """The driver of this process; BinaryError without one."""
 
     def __init__(self) -> None:
         self._library = _library()
@@ -142,7 +142,7 @@ class Driver:
         return value.value
 
     def _use(self, device: int) -> None:
-        """Make the device's primary context current if there is none, as on a new thread."""
+        """Make the device's primary context current if no context is, as on a new thread."""
         context, handle = ctypes.c_void_p(), ctypes.c_int()
         self._call("cuCtxGetCurrent", ctypes.byref(context))
         if not context.value:

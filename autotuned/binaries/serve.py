@@ -201,7 +201,7 @@ class Server:
     # -- loading -------------------------------------------------------------------------------------------------
 
     def load(self, call: Call, config: Any) -> Loaded | None:
-        """The binary for a call with a config, loaded on the current device; None if there is none or loading fails."""
+        """The binary for a call with a config, loaded on the current device; None without one, or if loading fails."""
         found = self.find(call, config)
         return None if found is None else self._load(found[0], found[1])
 
@@ -244,7 +244,7 @@ class Server:
         return known if isinstance(known, Loaded) else None
 
     def fill(self, call: Call, config: Any) -> bool:
-        """Put the binary for a call into Triton's cache, for Triton's launcher; False if there is none."""
+        """Put the binary for a call into Triton's cache, for Triton's launcher; False without one."""
         found = self.find(call, config)
         if found is None:
             return False

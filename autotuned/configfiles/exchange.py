@@ -118,7 +118,7 @@ def _import(key: Key, entry: Entry, path: Path, result: ImportResult) -> None:
 
 
 def paths_of(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """One or several paths as a list; ConfigFileError if there are none."""
+    """One or several paths as a list; ConfigFileError for an empty one."""
     found = list(map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths))
     if not found:
         raise ConfigFileError("expected config files, or folders of them, got none. Give at least one path.", path="")

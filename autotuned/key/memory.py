@@ -54,7 +54,7 @@ def _is_none(value: Any) -> bool:
 
 
 def gpu_of(value: Any) -> int | None:
-    """Index of the GPU of the nearest GPU array that an argument is or contains; None if there is none.
+    """Index of the GPU of the nearest GPU array that an argument is or contains, or None.
 
     Large values are searched only near their root (`walk.near`): launches ask this on every call.
     """

@@ -50,7 +50,7 @@ def file_of(function: FunctionType) -> str:
 
 
 def module_of(function: FunctionType) -> str | None:
-    """The name of a function's module that is valid in every process; None if there is none."""
+    """The name of a function's module that is valid in every process, or None."""
     code = function.__code__.co_filename
     if _CELL.search(code):
         return _notebook(function.__globals__)

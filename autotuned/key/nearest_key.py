@@ -115,7 +115,7 @@ class Alike:
         self._groups = {outline: Group(members) for outline, members in found.items()}
 
     def nearest(self, key: Key) -> Key | None:
-        """The key nearest to `key` and not equal to it; None if there is none."""
+        """The key nearest to `key` and not equal to it, or None."""
         outline, sizes = _outlined(key)
         best: tuple[Rank, Key] | None = None
         found = [(_apart(outline, other), group) for other, group in self._groups.items()]

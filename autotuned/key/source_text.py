@@ -90,7 +90,7 @@ def _found(body: Body) -> tuple[str, ast.Module | None]:
 
 
 def _lines_from(function: FunctionType) -> list[str]:
-    """The lines of its file from the function's first one on, for a wrapper its own; OSError if there are none."""
+    """The lines of its file from the function's first one on, for a wrapper its own; OSError without source."""
     _require_own_file(function)
     file, first = function.__code__.co_filename, function.__code__.co_firstlineno - 1
     linecache.checkcache(file)

@@ -148,7 +148,7 @@ def heuristics_base() -> type:
 
 
 def in_c(table: Launcher) -> Any:
-    """The table in C, which the extension's `Base` queries by itself; None if there is none."""
+    """The table in C, which the extension's `Base` queries by itself, or None."""
     return table.in_c if isinstance(table, Joined) else None
 
 

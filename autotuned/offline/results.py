@@ -56,7 +56,7 @@ class Options:
 
     @property
     def several(self) -> str:
-        """The option that names devices or a cluster, which get a process each; "" if there is none."""
+        """The option that names devices or a cluster, which get a process each, or ""."""
         return "devices" if self.devices is not None else "executor ray" if self.executor != "local" else ""
 
 

@@ -109,7 +109,7 @@ class Gathered:
 
     @property
     def others(self) -> str:
-        """Schemas of other versions among the lines, as text; "" if there are none."""
+        """Schemas of other versions among the lines, as text, or ""."""
         schemas = ", ".join(map(str, sorted(self._schemas)))
         return f" (schema {schemas}; this version reads {SCHEMA})" if schemas else ""
 

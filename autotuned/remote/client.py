@@ -15,7 +15,7 @@ from autotuned import disk, env
 from autotuned.errors import StoreError
 from autotuned.key.key import Key
 from autotuned.remote import ending, outbox
-from autotuned.remote.keeping import Keeping, stamp
+from autotuned.remote.keeping import Keeping
 from autotuned.remote.place import MAX_RECORD_BYTES, Place, record_name
 from autotuned.remote.worker import LATER, SENT, Job, Worker
 from autotuned.store import better, layout, locks, records
@@ -144,13 +144,13 @@ class Client:
     def _fetch(self, keys: list[Key], then: Then | None = None, tries: int = TRIES) -> list[Key]:
         """Look keys up and keep changed records; again where another process kept one meanwhile."""
         by_name = {record_name(key.digest): key for key in keys}
-        stamps = {name: stamp(key) for name, key in by_name.items()}
+        stamps = {name: disk.stamp(layout.record_path(key)) for name, key in by_name.items()}
         changed, again = [], []
         for name, data in self._backend().read_all(list(by_name), MAX_RECORD_BYTES):
             key, kept = by_name[name], None
             found = None if data is None else self.believed(key.digest, data)
             with self._keeping:
-                if found is not None and tries and stamp(key) != stamps[name]:
+                if found is not None and tries and disk.stamp(layout.record_path(key)) != stamps[name]:
                     again.append(key)  # what was read may be older than what is on disk now
                 elif found is not None:
                     kept = self._adopt(key, found)

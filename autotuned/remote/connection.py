@@ -99,12 +99,12 @@ def keep(found: TuningRecord, again: bool = False) -> bool:
 
 
 def store() -> Client | None:
-    """The shared store in use; None if there is none or it cannot be used."""
+    """The usable shared store, or None."""
     return env.connected[-1] if env.connected else of_environment()
 
 
 def of_environment() -> Client | None:
-    """The store that `AUTOTUNED_STORE` names; None if there is none or it cannot be used, which is said once."""
+    """The store that `AUTOTUNED_STORE` names; None without one, or if it cannot be used, which is said once."""
     url = env.store_url()
     if not url:
         return None

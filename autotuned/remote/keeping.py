@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from autotuned.key.key import Key
 from autotuned.store import layout, locks
 
 PATIENCE_S = 5.0  # work under the lock takes milliseconds
 _POLL_S = 0.005
-Stamp = tuple[int, int] | None  # identity of a record file; None without one
 
 
 class Keeping:
@@ -47,12 +44,3 @@ def _claimed() -> Callable[[], None] | None:
     while (let_go := locks.claim(path, stays=True)) is None and time.monotonic() < end:
         time.sleep(_POLL_S)
     return let_go
-
-
-def stamp(key: Key) -> Stamp:
-    """A value that changes whenever a key's record is written."""
-    try:
-        state = os.stat(layout.record_path(key))
-    except OSError:
-        return None
-    return state.st_ino, state.st_mtime_ns

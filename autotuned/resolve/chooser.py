@@ -393,7 +393,7 @@ class Chooser:
         return sources.default(self.tunable, said[0] if said else self.default_for(call, live), call, live)
 
     def default_for(self, call: Call, live: Candidates) -> Any:
-        """The result of `default=` for a call; None if there is none or the call may not use it."""
+        """The result of `default=` for a call; None without one, or if the call may not use it."""
         found = self.options.default
         if candidates.is_config(found):
             return found if self.allows(call, found, live) else None
@@ -446,5 +446,5 @@ class Chooser:
         return self.default(question.call, question.live)
 
     def _lack(self, question: Question) -> str:
-        """What the stored choice of a call lacks; "" if there is none."""
+        """What the stored choice of a call lacks, or ""."""
         return explain.weaker(self._places(question), question.key, question.live)

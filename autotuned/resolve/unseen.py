@@ -45,7 +45,7 @@ class Family:
         self.bound: dict[int, Bound] = {}
 
     def find(self, met: list[int]) -> Bound | None:
-        """The bound kernel for a call; None if there is none or the rule abstains."""
+        """The bound kernel for a call; None if no rule answers."""
         sizes = self._order(met)
         if sizes in self._known:
             return None

@@ -98,14 +98,18 @@ def _of_leaf(own: np.ndarray, mean: float, ratio: float | None) -> Loss | None:
 
 def allowed(count: int) -> np.ndarray:
     """How many of 0, 1, 2, ... calls may exceed a loss that `_quantile` stays below; -1 for too few calls."""
-    found = [number - math.ceil((number + 1) * CONFIDENCE) for number in range(count + 1)]
-    return np.asarray(found)
+    return np.asarray([number - _place(number) for number in range(count + 1)])
 
 
 def _quantile(losses: Sequence[float] | np.ndarray) -> float | None:
     """The loss that one more call exceeds in 5 of 100 cases at most; None for too few calls."""
-    place = math.ceil((len(losses) + 1) * CONFIDENCE)
+    place = _place(len(losses))
     return float(np.sort(losses)[place - 1]) if place <= len(losses) else None
+
+
+def _place(count: int) -> int:
+    """Which of so many losses, from the smallest, one more call exceeds in 5 of 100 cases; beyond them for too few."""
+    return math.ceil((count + 1) * CONFIDENCE)
 
 
 def rounded(value: float) -> float:

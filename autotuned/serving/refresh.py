@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, overload
 
-from autotuned import env, events
+from autotuned import disk, env, events
 from autotuned.binaries import libcuda
 from autotuned.errors import OptionError, SealedError
 from autotuned.key.key import Key
@@ -244,11 +244,7 @@ def _used_by(of: Tuner) -> Iterator[_Used]:
 
 def _changed(of: Tuner, key: Key) -> Any:
     """Stamp of a key's record if it changed since the last look, else None."""
-    try:
-        found = os.stat(layout.record_path(key))
-    except OSError:
-        return None
-    stamp = found.st_ino, found.st_mtime_ns, found.st_size
+    stamp = disk.stamp(layout.record_path(key))
     seen, was_sealed = _seen.setdefault(of, {}).get(key.digest, (None, False))
     return None if seen == stamp and not (was_sealed and not sealing.forbids()) else stamp
 

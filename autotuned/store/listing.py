@@ -100,11 +100,10 @@ def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[str, TuningRecord]]
 class _Known:
     def __init__(self) -> None:
         # By path, with the file's stamp; and by requested number, with the folder's stamp, if certain.
-        self.heads: dict[str, tuple[_Stamp, TuningRecord | None]] = {}
-        self.found: dict[int, tuple[_Stamp | None, tuple[TuningRecord, ...]]] = {}
+        self.heads: dict[str, tuple[disk.Stamp, TuningRecord | None]] = {}
+        self.found: dict[int, tuple[disk.Stamp | None, tuple[TuningRecord, ...]]] = {}
 
 
-_Stamp = tuple[int, int, int]  # inode, time in nanoseconds, size: a record is never written in place
 _known: dict[str, _Known] = {}  # by folder
 
 
@@ -114,7 +113,7 @@ def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[TuningRecord, ...]
     if folder not in _known and len(_known) >= MOST_FOLDERS:
         _known.pop(next(iter(_known)))
     known = _known.setdefault(folder, _Known())
-    stamp = _stamp(folder)
+    stamp = disk.stamp(folder)
     # A recent folder time is not trusted: something written in the same instant may have been missed.
     state = stamp if stamp is not None and time.time_ns() - stamp[1] > _SETTLED_NS else None
     before, found = known.found.get(most, (None, ()))
@@ -127,22 +126,14 @@ def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[TuningRecord, ...]
 
 
 def _heads_of(folder: str, known: _Known, most: int) -> tuple[TuningRecord, ...]:
-    now: dict[str, tuple[_Stamp, TuningRecord | None]] = {}
+    now: dict[str, tuple[disk.Stamp, TuningRecord | None]] = {}
     for path in islice(_paths_in(Path(folder)), most):
-        if (stamp := _stamp(path)) is not None:
+        if (stamp := disk.stamp(path)) is not None:
             before = known.heads.get(path)
             now[path] = before if before and before[0] == stamp else (stamp, _head(path) or _read(Path(path), True))
     # Keep the others too: this call may have asked for fewer.
     known.heads = {**known.heads, **now} if len(known.heads) < MOST_KNOWN else now
     return tuple(record for _, record in now.values() if record is not None)
-
-
-def _stamp(path: str) -> _Stamp | None:
-    try:
-        info = os.stat(path)
-    except OSError:
-        return None
-    return info.st_ino, info.st_mtime_ns, info.st_size
 
 
 def _head(path: str) -> TuningRecord | None:

@@ -120,7 +120,7 @@ static PyObject *item(PyObject *dict, PyObject *name) {
   return found;
 }
 
-/* Borrowed argument of the call, or parameter of the config, by name; NULL if there is none. */
+/* Borrowed argument of the call, or parameter of the config, by name, or NULL. */
 static PyObject *argument(const Table *t, PyObject *constants, PyObject *const *values, PyObject *name) {
   for (int i = 0; i < t->n; i++) if (t->names[i] == name) return values[i];
   return item(constants, name);

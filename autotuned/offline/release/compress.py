@@ -25,7 +25,7 @@ from autotuned.rules.table import Table, tables
 from autotuned.store import conditions, layout, records
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing, TuningRecord
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json, JsonFields, canonical
 
 if TYPE_CHECKING:
     from autotuned.resolve.tuner import Tuner
@@ -77,7 +77,7 @@ class Compressed:
 
 
 @dataclass
-class CompressResult:
+class CompressResult(JsonFields):
     """What `compress` did.
 
     Attributes:
@@ -91,11 +91,6 @@ class CompressResult:
     kernels: list[Compressed] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Json]:
-        """What `autotuned compress --json` prints."""
-        lists = {name: [one.to_json() for one in getattr(self, name)] for name in ("kernels", "left", "faults")}
-        return {"files": list(self.files), **lists}
 
 
 @env.interpreter_put_back()

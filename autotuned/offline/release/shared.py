@@ -29,7 +29,7 @@ from autotuned.remote.place import (
     place,
 )
 from autotuned.store import layout, locks, record
-from autotuned.typed_json import Json, digest
+from autotuned.typed_json import JsonFields, digest
 
 _NAME = re.compile(r"[^/\\.][^/\\]*/[^/\\.][^/\\]*\.(json|bin)")  # a device's folder, and a file in it
 
@@ -175,7 +175,7 @@ def probe(url: str) -> Probe:
 
 
 @dataclass
-class Moved:
+class Moved(JsonFields):
     """What `pull` or `push` moved.
 
     Attributes:
@@ -187,10 +187,6 @@ class Moved:
     files: list[str] = field(default_factory=list)
     same: int = 0
     faults: list[Fault] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Json]:
-        """What `pull --json` and `push --json` print."""
-        return {"files": list(self.files), "same": self.same, "faults": [fault.to_json() for fault in self.faults]}
 
 
 def pull(url: str, out: str | os.PathLike[str]) -> Moved:

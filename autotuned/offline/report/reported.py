@@ -211,6 +211,6 @@ def slowdown(us: float, fastest_us: float) -> float:
 
 
 def mean(ratios: Iterable[float | None]) -> float | None:
-    """Geometric mean of the known ratios; None if there are none."""
+    """Geometric mean of the known ratios, or None."""
     known = [math.log(ratio) for ratio in ratios if ratio]  # `statistics` costs each command 10 ms
     return math.exp(math.fsum(known) / len(known)) if known else None
