@@ -88,7 +88,8 @@ def depth(value: Any) -> int:
 @given(st.binary(max_size=200) | st.text(alphabet='[]{}",:\\ue0d1-.', max_size=200).map(str.encode))
 def test_whatever_the_bytes_are_they_are_json_or_a_value_error(content: bytes) -> None:
     with contextlib.suppress(ValueError):
-        disk.parse_json(content)
+        found = disk.parse_json(content)
+        assert disk.parse_json(json.dumps(found, allow_nan=False)) == found
 
 
 @pytest.mark.parametrize(

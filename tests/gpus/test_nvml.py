@@ -48,4 +48,6 @@ def test_of_several_names_the_first_is_taken_that_the_driver_has(library):
 def test_it_is_closed_quietly_where_the_driver_cannot(library, monkeypatch):
     nvml = Nvml(library)
     monkeypatch.setattr(nvml, "_library", object())
+    with pytest.raises(NvmlError):
+        nvml.call("nvmlShutdown")
     nvml.close()

@@ -412,7 +412,9 @@ def test_a_listed_argument_without_a_tensor_is_an_error_at_the_first_call(option
 @pytest.mark.parametrize("value", [None, [], (), {}, (None, None), [None], {"a": None}], ids=repr)
 def test_none_is_skipped_and_so_is_what_holds_nothing_else(value):
     for option in ("restore_value", "reset_to_zero"):
-        tuned(**{option: ["held"]})(np.ones(2), value, 0.5)
+        function = tuned(**{option: ["held"]})
+        function(np.ones(2), value, 0.5)
+        assert function.cache_info().searches == 1
 
 
 def test_a_hit_whose_object_has_lost_its_accumulator_is_an_error_too():

@@ -191,6 +191,11 @@ def test_what_is_far_apart_needs_few_pairs() -> None:
     assert (found.is_won, samples) == (True, race.DUEL_ROUND)
 
 
+@pytest.mark.parametrize(("untuned_us", "samples"), [(100.0, race.DUEL_ROUND), (100.3, race.DUEL_SAMPLES)])
+def test_what_may_be_a_tie_needs_all_pairs_and_what_is_one_needs_few(untuned_us: float, samples: int) -> None:
+    assert dueled(100.0, untuned_us, spread=0.1)[1] == samples
+
+
 @pytest.mark.parametrize(
     ("untuned_us", "spread", "quality"), [(100.0, 1, "tied"), (90.0, 1, "ok"), (90.0, 20, "noisy")]
 )
