@@ -160,6 +160,13 @@ def test_untuned_calls_get_the_first_config_that_has_a_binary_under_the_seal(ser
     assert library.loads == ["add"]
 
 
+def test_a_config_with_code_of_its_own_is_given_no_binary(served, library):
+    served.configs = [triton.Config({"BLOCK": 32}, num_warps=4, ir_override="its_own.ttir")]
+    with autotuned.seal(), autotuned.mode("serve"), pytest.raises(SealedError):
+        call(served, 120)
+    assert library.launches == []
+
+
 def test_loads_and_refused_binaries_are_told(served, library):
     seen = []
     with autotuned.on_event(seen.append):

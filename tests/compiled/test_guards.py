@@ -147,6 +147,14 @@ def test_a_kernel_evicted_from_tritons_cache_is_compiled_again_once(bound, x, la
     assert compiled == ["scale"]
 
 
+def test_a_kernel_that_triton_has_replaced_in_its_cache_is_not_launched(bound, x, launches):
+    old = bound[(4,)](x, 100)  # alive: it is not missed because it was freed
+    bound.fn.device_caches[0][0].clear()
+    new = bound.fn[(4,)](x, 100, **CONFIGS[1].all_kwargs())
+    assert bound[(4,)](x, 100) is new is not old
+    assert launches[-1].function == new.function != old.function
+
+
 def test_a_kernel_evicted_from_tritons_cache_is_let_go(bound, x):
     """vLLM deletes entries to unload their modules: a bound launch must not keep them loaded."""
     compiled = weakref.ref(bound[(4,)](x, 100))

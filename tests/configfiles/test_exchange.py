@@ -20,6 +20,7 @@ from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store import layout, records
+from autotuned.store.conditions import Checked, Conditions
 from autotuned.store.record import Timing, TuningRecord
 
 SMALL, LARGE = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}, num_warps=8)
@@ -176,6 +177,18 @@ def test_what_is_equally_good_is_taken_from_the_first(tmp_path: Path) -> None:
         [conflict] = run_json("merge", first, second, "--out", out)["conflicts"]
         assert conflict["why"] == "it comes first"
         assert entries(out)[0].config == form(config)
+
+
+def test_one_config_that_passed_two_checks_has_both(tmp_path: Path) -> None:
+    checks = [Checked({"function": name}, {"*": 0.1}, True, False, None) for name in ("one", "other")]
+    for check, folder in zip(checks, "ab"):
+        made = ConfigFile("app.k", from_json(DEVICE))
+        key, conditions = make_key(1), Conditions(None, (check,))
+        made.add(split_context(key.context)[0], Entry(key.call, form(SMALL), 10.0, 1.5, conditions))
+        writer.write(made, tmp_path / folder)
+    run("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "c.json")
+    [found] = entries(tmp_path / "c.json")
+    assert sorted(found.conditions.checks, key=str) == sorted(checks, key=str)
 
 
 def test_kernels_and_devices_are_kept_apart(tmp_path: Path) -> None:

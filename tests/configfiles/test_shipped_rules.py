@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes import FakeConfig, form
-from ruled import ALIGNED, LIVE, RAGGED, key, ruled_files
+from ruled import ALIGNED, LIVE, RAGGED, TUNED, key, ruled_files
 from stored import lines
 
 import autotuned
@@ -194,6 +194,18 @@ def test_rules_for_other_calls_stand_side_by_side(folder: Path, tmp_path: Path) 
     assert kinds == ["added"]
     read.add_rule(*read.rules[0])
     assert len(read.rules) == 2
+
+
+def test_of_two_rules_for_the_same_calls_a_merge_keeps_the_one_of_more(folder: Path, tmp_path: Path) -> None:
+    [path] = folder.rglob("*/app.k.json")
+    fewer = tmp_path / "fewer" / path.relative_to(folder)
+    fewer.parent.mkdir(parents=True)
+    text = re.sub('   "digest": .*\n', "", path.read_text())
+    fewer.write_text(re.sub(r'("config": \d+, "calls": )\d+', r"\g<1>1", text))
+    for number, paths in enumerate([(folder, tmp_path / "fewer"), (tmp_path / "fewer", folder)]):
+        [merged] = autotuned.merge(paths, tmp_path / f"merged-{number}").files
+        [(_, rule)] = configfile.parse(merged.read_bytes(), str(merged)).rules
+        assert rule.calls == len(TUNED)
 
 
 @pytest.mark.parametrize("bound", ["5", "x%", -0.1, 0, None, [], float("nan"), True], ids=str)

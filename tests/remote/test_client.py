@@ -326,3 +326,11 @@ def test_a_forked_child_has_a_thread_and_a_connection_of_its_own(redis_url: str,
         assert one.find(make_key(2)) or records.read_of(make_key(2)) is not None
         assert data_in(one, make_key(2)) is not None
         assert one._leases
+
+
+def test_of_several_letters_of_a_key_one_that_replaces_is_enough() -> None:
+    path, folder = layout.record_path(make_key()), outbox.folder("a store")
+    for name, again in (("a", True), ("b", False)):
+        outbox.put(folder, path, again).rename(folder / f"{path.stem}.{name}")  # type: ignore[union-attr]
+    found = outbox.letter(folder, path.stem)
+    assert found is not None and found.again and len(found.files) == 2

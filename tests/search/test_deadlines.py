@@ -1,6 +1,7 @@
 """After the deadline of a budget no config is compiled or launched and no sample taken, but for the one answer."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -236,3 +237,11 @@ def test_as_long_as_none_has_run_they_are_compiled(clock, monkeypatch):
         ran.append(ready.wanted.index)
     assert ran == [3]
     assert [step for _, step in target.begun] == [0, 1, 2, 3]
+
+
+def test_a_twentieth_of_a_budget_is_kept_for_the_last_comparison(monkeypatch):
+    monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    found = sampling.Sampling(SimpleNamespace(budget_s=100.0), None)
+    assert found.left_s == 95.0
+    found.use_all()
+    assert found.left_s == 100.0

@@ -157,6 +157,23 @@ def test_it_keeps_to_its_budget(world: Callable[[float], World], budget_s: float
     assert all(timing.samples >= race.FIRST_SAMPLES for timing in record.timings)
 
 
+def test_a_repetition_that_the_budget_ends_counts_for_nothing(
+    world: Callable[[float], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, medians = world(1.0), []
+    raced = race.race
+
+    def noting(trials: Any, *args: Any) -> bool:
+        steady = raced(trials, *args)
+        medians.append({trial.median_us for trial in trials})
+        return steady
+
+    monkeypatch.setattr(race, "race", noting)
+    record = searched(here, budget_s=1.1)
+    assert len(here.races) == 2 and not record.provenance["noise"]["repeated"]
+    assert {timing.median_us for timing in record.timings} == medians[0] != medians[1]
+
+
 def test_what_a_benchmark_of_the_users_answers_is_taken(world: Callable[[float], World]) -> None:
     here = world(1e9)
     record = searched(here, do_bench=lambda call, quantiles: call() or [here.now_s, here.now_s / 2, 2 * here.now_s])

@@ -75,6 +75,11 @@ def test_a_journal_of_another_host_or_a_process_that_is_gone_says_what_crashed()
         assert (found.crashed, found.suspects) == (["a"], ["b"])
 
 
+def test_what_was_compiling_when_two_processes_died_has_crashed() -> None:
+    found = Journal(put(layout.journal_path(KEY), {**JOURNAL, "host": "elsewhere", "suspects": ["b"]}), KEY)
+    assert found.crashed == ["a", "b"]
+
+
 # -- who holds a lock ------------------------------------------------------------------------------------------------
 
 HOLDER = {"pid": 12, "host": "h", "start": "s"}

@@ -114,6 +114,13 @@ def test_binaries_go_with_the_entries_they_belong_to():
     assert not list(Path("tuned").glob("*/app.k.*"))
 
 
+def test_a_binary_of_several_entries_that_go_is_counted_once():
+    [path] = shipped(of(1), of(2), with_binaries=True)
+    found = autotuned.prune("tuned", calls=recorded(of(1, kernel="app.other")))
+    assert [one.binaries for one in found.entries] == [2, 1]  # the one of both goes with the first
+    assert not path.exists()
+
+
 def recorded_anew(*keys):
     Path("calls.jsonl").unlink()
     return recorded(*keys)

@@ -4,11 +4,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from autotuned.key.memory import tensors_in
+from autotuned.search.safety import snapshots
 from autotuned.search.safety.protection import Guard
 from autotuned.triton_compat.compiled import Access, union
 
@@ -98,3 +100,27 @@ def test_trials_find_what_the_caller_gave(spans: Any, configs: Any, restore: Any
                 guard.protection.learn()
     guard.release(lost=False)
     assert (buffer == before).all()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_interrupt_while_the_data_are_put_back_at_the_end_leaves_them_as_given(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = {name: np.arange(4.0) for name in NAMES[:3]}
+    guard = made(arguments, SimpleNamespace(access=None), None)
+    guard.protect()
+    guard.protection.begin()
+    Launches(arguments).write(arguments)
+    guard.protection.learn()
+    restore, calls = snapshots.Snapshot.restore, []
+
+    def interrupted(snapshot: snapshots.Snapshot) -> None:
+        calls.append(snapshot)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        restore(snapshot)
+
+    monkeypatch.setattr(snapshots.Snapshot, "restore", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        guard.release(lost=False)
+    assert all((array == np.arange(4.0)).all() for array in arguments.values())
