@@ -28,8 +28,8 @@ NOISY = 0.05  # a choice is noisy if the middle 60% of the winner's samples spre
 # The final duel: at most this many pairs, fewer once it is decided by this many standard errors.
 DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
 # A config that is ahead by less than `SURE_LEAD` may be behind where tensors lie elsewhere: the duel goes on at so many
-# `PLACES`, and at none of them may it be slower by more than `LOSS` (relative).
-PLACES, SURE_LEAD, LOSS = 3, 0.1, 0.01
+# other `PLACES`, `FIRST_SAMPLES` pairs at each. In the mean of all places it must be faster by so many standard errors.
+PLACES, SURE_LEAD, PLACE_ERRORS = 5, 0.1, 2
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples resolved 1.7%
 # (H100). A finalist gets more than `FINAL_SAMPLES` until all of its samples take this long. If a sample is the mean of
 # several launches, launches count: the cache is flushed before each.
@@ -111,10 +111,12 @@ class Duel:
 
     @property
     def is_won(self) -> bool:
-        """Whether the best beats the untuned config by more than a tie, and loses nowhere."""
-        if not self.is_fought or min(self.elsewhere, default=1.0) < 1 - LOSS:
+        """Whether the best beats the untuned config by more than a tie, over all places by more than they differ."""
+        if not self.is_fought:
             return False
-        return statistics.geometric_mean([self.lead, *self.elsewhere]) > 1 + TIE_BAND
+        leads = [math.log(lead) for lead in (self.lead, *self.elsewhere)]
+        doubt = PLACE_ERRORS * statistics.stdev(leads) / math.sqrt(len(leads)) if self.elsewhere else 0.0
+        return statistics.mean(leads) > max(math.log1p(TIE_BAND), doubt)
 
     @property
     def is_fought(self) -> bool:
@@ -149,7 +151,7 @@ def duel(best: Trial, untuned: Trial, track: Track, most: int = DUEL_SAMPLES, be
     pair = [fresh.best, fresh.untuned]
     rounds = _Rounds(track, random.Random(0))
     while len(pair[0].samples_us) < most and not (any(trial.error for trial in pair) or _is_decided(*pair)):
-        if not rounds.run(_open(pair), DUEL_ROUND):
+        if not rounds.run(_open(pair), min(DUEL_ROUND, most - len(pair[0].samples_us))):
             break
     for trial, sampled in zip((best, untuned), pair):
         trial.error = trial.error or sampled.error

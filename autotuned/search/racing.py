@@ -195,18 +195,16 @@ class Racing:
         return plain and not any(map(self._board.is_hooked, trials))
 
     def _elsewhere(self, duel: race.Duel, track: race.Track) -> race.Duel:
-        """Go on with copies of the tensors, until the best loses somewhere."""
+        """Go on with copies of the tensors."""
         kept = []  # so that each copy lies elsewhere
         for place in placements.elsewhere(self._job.call, {*self._guard.written, *self._job.zero}, race.PLACES):
             kept.append(place)
             best, untuned = self._moved(duel.best, place), self._moved(duel.untuned, place)
-            other = race.duel(best, untuned, track, race.DUEL_ROUND)
+            other = race.duel(best, untuned, track, race.FIRST_SAMPLES)
             if not other.is_fought or best.error or untuned.error:
                 break
             steady = duel.steady and other.steady
             duel = replace(duel, steady=steady, elsewhere=(*duel.elsewhere, other.lead))
-            if other.lead < 1 - race.LOSS:
-                break
         return duel
 
     def _moved(self, trial: Trial, place: placements.Placement) -> Trial:

@@ -116,7 +116,7 @@ def fought(lead: float, *elsewhere: float) -> Duel:
     [((1.03, 1.02, 1.01, 1.0), True), ((1.03, 1.02, 1.02, 0.98), False), ((1.01, 0.995, 0.995, 0.995), False),
      ((1.03,), True), ((1.03, 0.9), False)],
 )  # fmt: skip
-def test_it_is_won_over_all_places_and_lost_at_none(leads: tuple[float, ...], won: bool) -> None:
+def test_it_is_won_over_all_places_by_more_than_they_differ(leads: tuple[float, ...], won: bool) -> None:
     assert fought(*leads).is_won is won
 
 
@@ -151,10 +151,10 @@ def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("here", "elsewhere", "chosen", "places"),
     [
-        (1.04, 1.03, 1, 4),
-        (1.04, 0.97, 0, 2),
-        (1.04, 1.0, 1, 4),
-        (1.03, 0.992, 0, 4),
+        (1.04, 1.03, 1, 6),
+        (1.04, 0.97, 0, 6),
+        (1.04, 1.0, 0, 6),
+        (1.01, 1.02, 1, 6),
         (1.5, 0.5, 1, 1),
         (0.97, 1.5, 0, 1),
     ],
@@ -186,4 +186,4 @@ def test_hooks_keep_the_duel_where_it_is(took: Callable[[float], None]) -> None:
 
 
 def test_a_duel_takes_no_more_samples_than_before() -> None:
-    assert race.DUEL_ROUND * (1 + race.PLACES) <= race.DUEL_SAMPLES
+    assert race.DUEL_ROUND + race.FIRST_SAMPLES * race.PLACES <= race.DUEL_SAMPLES
