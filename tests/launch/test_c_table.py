@@ -143,6 +143,22 @@ def test_what_is_found_is_what_was_bound_last_whichever_call_came_before(steps):
         assert table_.find((n, 64, 0)) is bound.get(n)
 
 
+def test_calls_whose_words_have_one_hash_are_told_apart():
+    """Of four integers the words of the first and the third go into one lane of the hash."""
+    assert "lane[4] = {UINT64_C(1469598103934665603), 2, 3, 5}" in SOURCE
+    assert "lane[l] = (lane[l] ^ w->word[i + l]) * prime" in SOURCE
+    step = lambda word: (2 ^ word) * 1099511628211
+    one = (5, 1, (1 << 40) + 1, 1)
+    third = (one[2] ^ step(5) ^ step(13)) % (1 << 64)
+    other = (13, 1, third - (1 << 64) * (third >> 63), 1)
+    table_ = table(("a", "b", "c", "d"), (2, 2, 2, 2), {})
+    words = [table_.signature(values) for values in (one, other)]
+    kinds = [[text[at : at + 8] for at in range(0, len(text), 16)] for text in words]
+    assert kinds[0] == kinds[1] and words[0] != words[1]
+    table_.bind(one, entry())
+    assert table_.find(other) is None
+
+
 def test_what_was_found_last_may_go_for_room():
     table_ = table()
     for n in range(LIMIT):
