@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 import weakref
@@ -12,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, overload
 
 from autotuned import disk, env, events
+from autotuned._startup import after_fork
 from autotuned.binaries import libcuda
 from autotuned.errors import OptionError, SealedError
 from autotuned.key.key import Key
@@ -125,8 +125,7 @@ def _after_fork_in_child() -> None:
         one.begin_process()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(_after_fork_in_child)
 
 
 @overload
