@@ -90,7 +90,7 @@ def _found(body: Body) -> tuple[str, ast.Module | None]:
     lines = _lines_of(body.function)[code.co_firstlineno - 1 :]
     found = _block(lines)
     if found is not None and getattr(found[1].body[0], "name", "") != code.co_name:
-        raise OSError("there is no source to read")  # the file has other text by now, or is another one
+        raise OSError  # the file has other text by now, or is another one
     return found or (textwrap.dedent("".join(inspect.getblock(lines))), None)
 
 
