@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -92,3 +94,15 @@ class Later(ModuleType):
 def later(name: str) -> Any:
     """A lazy `autotuned.<name>`, for names used only inside functions; most imports at start served only searches."""
     return Later(f"autotuned.{name}")
+
+
+def loaded(name: str) -> Any:
+    """The module `autotuned.<name>` if it is imported, else None; waits for a thread that is importing it."""
+    full = f"autotuned.{name}"
+    return importlib.import_module(full) if full in sys.modules else None
+
+
+def after_fork(in_child: Callable[[], object], **others: Callable[[], object]) -> None:
+    """Register what to do in a forked child, and others of `os.register_at_fork`, where processes fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=in_child, **others)
