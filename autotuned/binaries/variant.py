@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from autotuned._startup import Frozen
@@ -18,6 +18,7 @@ from autotuned.typed_json import Json, canonical, digest, integer, named, typed,
 
 DIGEST = 32  # hex digits of a variant's digest: 128 bits
 _ONE, _NONE = "=1", "=None"  # types of an integer 1 and a None pointer, which are compiled in
+_COMPILED_IN = ("constexpr", _ONE, _NONE)
 _TUPLE = re.compile(r"tuple\[(\d{1,3})\]")
 _SIZES = ("shared", "num_warps", "num_ctas", "global_scratch_size", "profile_scratch_size", "global_scratch_align",
           "profile_scratch_align", "tmem_size")  # fmt: skip
@@ -169,11 +170,13 @@ def _type_words(type_: str) -> str:
     return {_ONE: "an integer that is 1", _NONE: "None"}.get(type_, type_)
 
 
+@lru_cache(maxsize=1024)
 def is_launched(type_: str) -> bool:
     """Whether a launch passes a value for this type."""
     return type_ in NUMBERS or type_.startswith("*") or descriptors.is_type(type_)
 
 
+@lru_cache(maxsize=1024)
 def _items(type_: str) -> int:
     """Number of items of a tuple type; -1 for other types."""
     found = _TUPLE.match(type_)
@@ -268,17 +271,38 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
     own, types, constants, assumes = frozenset(constexprs), [], {}, {}
     try:
         for name, path, type_ in _parts(special.signature):
-            value = special.constants.get(path)
-            if type_ == "constexpr" and (type_ := _compiled_in(name, value, own)) == "constexpr":
-                constants[name] = exact.spell(value, f"constant {name!r}")
-            elif type_ not in (_ONE, _NONE) and not is_launched(type_) and _items(type_) < 0:
+            if type_ == "constexpr":
+                value = special.constants.get(path)
+                type_ = _compiled_in(name, value, own)
+                if type_ == "constexpr":
+                    constants[name] = exact.spell(value, f"constant {name!r}")
+            if type_ not in _COMPILED_IN and not is_launched(type_) and _items(type_) < 0:
                 return None
             if assumed := special.attrs.get(path):
-                assumes[name] = canonical(assumed)
+                assumes[name] = _assumption(*map(tuple, assumed))
             types.append((name, type_))
-        return Form(tuple(types), assumes, constants, plain(options_json(special.options)))
+        return Form(tuple(types), assumes, constants, _options_of(special.options))
     except (EncodingError, TypeError):
         return None
+
+
+@lru_cache(maxsize=64)
+def _assumption(*assumed: Any) -> str:
+    return canonical(assumed)
+
+
+def _options_of(options: Any) -> Json:
+    """Options as JSON, written once for each object: one serves many calls (`Specializer.looked_up`)."""
+    known = _written.get(id(options))
+    if known is None or known[0] is not options:
+        while len(_written) >= _MOST_WRITTEN:
+            _written.pop(next(iter(_written)), None)
+        known = _written[id(options)] = options, plain(options_json(options))
+    return known[1]
+
+
+_written: dict[int, tuple[Any, Json]] = {}
+_MOST_WRITTEN = 256
 
 
 def _compiled_in(name: str, value: Any, constexprs: Collection[str]) -> str:
@@ -293,7 +317,10 @@ def _compiled_in(name: str, value: Any, constexprs: Collection[str]) -> str:
 def _parts(signature: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...], str]]:
     """Name, path and type of each parameter, a tuple's items behind it."""
     for place, (name, type_) in enumerate(signature.items()):
-        yield from _flat(name, (place,), type_)
+        if isinstance(type_, tuple):
+            yield from _flat(name, (place,), type_)
+        else:
+            yield name, (place,), type_
 
 
 def _flat(name: str, path: tuple[int, ...], type_: Any) -> Iterator[tuple[str, tuple[int, ...], str]]:

@@ -260,17 +260,20 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
 
     A hook or grid callable may change it between look-up and launch: resize a tensor, or change its memory or data.
     """
-    return tuple(
-        _memory(value) for value in values if isinstance(value, tuple) or has_memory(value) or is_descriptor(value)
-    )
+    found: list[tuple[Any, ...]] = []
+    for value in values:
+        if type(value) in _WITHOUT_MEMORY:  # most, and each test below takes calls
+            continue
+        if isinstance(value, tuple):
+            found.append(compiled_for(value))
+        elif is_descriptor(value):
+            found.append((*compiled_for([value.base]), *value.block_shape))
+        elif has_memory(value):
+            found.append((value.dtype, value.data_ptr() & 15 == 0, value.get_device()))
+    return tuple(found)
 
 
-def _memory(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, tuple):
-        return compiled_for(value)
-    if is_descriptor(value):
-        return (*compiled_for([value.base]), *value.block_shape)
-    return value.dtype, value.data_ptr() & 15 == 0, value.get_device()
+_WITHOUT_MEMORY = frozenset((type(None), bool, int, float, str))
 
 
 def surroundings() -> tuple[Any, ...]:
@@ -282,7 +285,7 @@ def surroundings() -> tuple[Any, ...]:
 
 def has_memory(value: Any) -> bool:
     """Whether a launch is compiled for this value's memory."""
-    return all(hasattr(value, name) for name in ("dtype", "data_ptr", "get_device"))
+    return hasattr(value, "dtype") and hasattr(value, "data_ptr") and hasattr(value, "get_device")
 
 
 ALLOCATES = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")  # at each launch; GSan from 3.8 on

@@ -210,9 +210,9 @@ def _asks_torch() -> bool:
     """Whether to use torch, as Triton's driver does not exist yet."""
     from triton.runtime.driver import driver
 
-    torch = sys.modules.get("torch")
-    made = any(getattr(driver, name, None) is not None for name in ("_active", "_default"))
-    return not made and torch is not None and torch.version.hip is None and torch.cuda.is_initialized()
+    torch: Any = sys.modules.get("torch")
+    made = getattr(driver, "_active", None) is not None or getattr(driver, "_default", None) is not None
+    return not made and torch is not None and torch.version.hip is None and bool(torch.cuda.is_initialized())
 
 
 def stream_getter() -> Callable[[int], int]:

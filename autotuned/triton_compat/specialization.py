@@ -57,6 +57,9 @@ class Specializer:
         self._jit, self._arch = jit, arch
         self._backend = make_backend(target(arch))
         self._params = [_Param.of(param) for param in jit.params]
+        self._names = frozenset(param.name for param in self._params)
+        self._attrs: dict[str, Any] = {}  # Triton's reading of each kind of alignment
+        self._options: tuple[Any, dict[Any, Any]] = (None, {})  # by what was given, while nothing else changes them
 
     @cached_property
     def _bind(self) -> Callable[..., Any]:
@@ -86,6 +89,64 @@ class Specializer:
         arguments, found, options = self._bind(*args, **given) if args else self._bound(given)
         options, signature, constants, attrs = self._jit._pack_args(self._backend, given, arguments, found, options)
         return Specialization(signature, constants, attrs, options, self._arch)
+
+    def looked_up(self, kwargs: Mapping[str, Any]) -> Specialization:
+        """The same for a look-up: without empty `attrs`, and without `_pack_args`, half of a first launch's calls."""
+        from triton import knobs
+
+        given = dict(kwargs)
+        given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
+        arguments: dict[str, Any] = {}
+        signature, constants, attrs = {}, {}, {}
+        for place, param in enumerate(self._params):
+            name = param.name
+            value = arguments[name] = given.pop(name, param.default)
+            found = param.specialized(value)
+            if found is None or (found[0] == "constexpr" and not self._is_plain(found[1])):
+                return self.of((), kwargs)
+            signature[name] = found[0]
+            if found[0] == "constexpr":
+                constants[place,] = value
+            elif assumed := found[1] and self._attr(found[1]):
+                attrs[place,] = assumed
+        options = self._parsed(given)
+        return self.of((), kwargs) if options is None else Specialization(
+            signature, constants, attrs, options, self._arch
+        )
+
+    def _attr(self, text: str) -> Any:
+        if text not in self._attrs:
+            self._attrs[text] = self._backend.parse_attr(text)
+        return self._attrs[text]
+
+    def _is_plain(self, constant: Any) -> bool:
+        """Whether Triton takes a constant for no assumption: up to 3.8 it reads one in any text with a "D"."""
+        return type(constant) in _PLAIN or (type(constant) is str and not self._attr(constant))
+
+    def _parsed(self, given: dict[str, Any]) -> Any:
+        """Triton's options for those given, read once while neither knobs nor the environment change; else None."""
+        from triton import knobs
+
+        stamp = env.stamp()()
+        now = stamp, *[dict(vars(part)) for part in (knobs.runtime, knobs.language, knobs.compilation, knobs.nvidia)]
+        latest = self._options  # read once: another thread may replace it
+        if now != latest[0]:
+            latest = self._options = now, {}
+        asked = *given, *map(type, given.values()), *given.values()
+        try:
+            options = latest[1].get(asked)
+        except TypeError:  # not hashable
+            return None
+        if options is None and stamp is not None:
+            options = self._backend.parse_options(dict(given))
+            fields = vars(options).keys()
+            if fields & self._names or not given.keys() <= fields:  # an argument is an option, or Triton refuses it
+                return None
+            latest[1][asked] = options
+        return options
+
+
+_PLAIN = frozenset((type(None), bool, int, float))
 
 
 class _Param(Frozen):
