@@ -6,15 +6,19 @@ import keyword
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import Frozen
+from autotuned._startup import Frozen, later
 from autotuned.errors import EncodingError
-from autotuned.key import exact
-from autotuned.key.words import value_words
+from autotuned.key import source
 from autotuned.triton_compat import descriptors
 from autotuned.triton_compat.specialization import NUMBERS, Specialization, options_json
-from autotuned.typed_json import Json, canonical, digest, integer, named, typed, wrong
+from autotuned.typed_json import Json, canonical, digest, encode, integer, named, typed, wrong
+
+if TYPE_CHECKING:
+    from autotuned.key import exact, words
+else:
+    exact, words = later("key.exact"), later("key.words")  # for unusual constants, and for errors
 
 DIGEST = 32  # hex digits of a variant's digest: 128 bits
 _ONE, _NONE = "=1", "=None"  # types of an integer 1 and a None pointer, which are compiled in
@@ -114,7 +118,7 @@ class Form(Frozen):
         if isinstance(theirs, dict) and isinstance(own, dict):
             for name in theirs.keys() & own.keys():
                 if canonical(theirs[name]) != canonical(own[name]):
-                    return f"`{name}`: {value_words(theirs[name])}; compiled were: {value_words(own[name])}"
+                    return f"`{name}`: {words.value_words(theirs[name])}; compiled were: {words.value_words(own[name])}"
         return "other constants or options"
 
     @property
@@ -146,7 +150,7 @@ class Form(Frozen):
     def load(cls, data: Json, where: str) -> Form:
         """Parse JSON; RecordError if invalid."""
         fields = named(data, where, cls._names)
-        pairs = [_pair(pair, f"{where}.types[{i}]") for i, pair in enumerate(typed(fields["types"], list, where))]
+        pairs = [_pair(pair, where) for pair in typed(fields["types"], list, where)]
         assumes = typed(fields["assumes"], dict, f"{where}.assumes")
         for name, text in assumes.items():
             typed(text, str, f"{where}.assumes.{name}")
@@ -199,10 +203,9 @@ def _check_items(name: str, type_: str, following: Iterator[tuple[str, str]], wh
 
 
 def _pair(data: Json, where: str) -> tuple[str, str]:
-    pair = typed(data, list, where)
-    if len(pair) != 2:
-        raise wrong(where, "a name and a type", data)
-    return typed(pair[0], str, where), typed(pair[1], str, where)
+    if type(data) is not list or [*map(type, data)] != [str, str]:
+        raise wrong(f"{where}.types", "a name and a type", data)
+    return data[0], data[1]
 
 
 class Variant(Frozen):
@@ -275,7 +278,8 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
                 value = special.constants.get(path)
                 type_ = _compiled_in(name, value, own)
                 if type_ == "constexpr":
-                    constants[name] = exact.spell(value, f"constant {name!r}")
+                    where = f"constant {name!r}"
+                    constants[name] = encode(value, where) if source.is_exact(value) else exact.spell(value, where)
             if type_ not in _COMPILED_IN and not is_launched(type_) and _items(type_) < 0:
                 return None
             if assumed := special.attrs.get(path):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen, later
-from autotuned.key.key import is_descriptor
+from autotuned.key.key import PLAIN, is_descriptor
 from autotuned.triton_compat import kernel, versions
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def is_hooked(jit: Any) -> bool:
 
 
 def _inspected() -> bool:
-    from triton import knobs
+    import triton.knobs as knobs
 
     return knobs.runtime.add_stages_inspection_hook is not None
 
@@ -262,7 +262,7 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
     """
     found: list[tuple[Any, ...]] = []
     for value in values:
-        if type(value) in _WITHOUT_MEMORY:  # most, and each test below takes calls
+        if type(value) in PLAIN:  # most, and each test below takes calls
             continue
         if isinstance(value, tuple):
             found.append(compiled_for(value))
@@ -273,12 +273,9 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-_WITHOUT_MEMORY = frozenset((type(None), bool, int, float, str))
-
-
 def surroundings() -> tuple[Any, ...]:
     """What else a launch relies on that user code may change: the current device and Triton's knobs."""
-    from triton import knobs
+    import triton.knobs as knobs
 
     return kernel.current_device(), dict(vars(knobs.runtime)), dict(vars(knobs.compilation))
 
@@ -309,7 +306,7 @@ def tell_load(module: Any, function: Any, name: str, digest: str) -> None:
 
 def launch_hooks() -> tuple[Any, Any]:
     """Triton's chains of hooks before and after each launch."""
-    from triton import knobs
+    import triton.knobs as knobs
 
     return knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
 

@@ -305,7 +305,7 @@ def caches_results(asked: bool) -> bool:
 
 def autotuning_listener() -> Any:
     """The listener for choices (`knobs.autotuning.listener`); None before Triton 3.8, which introduced it."""
-    from triton import knobs
+    import triton.knobs as knobs
 
     return getattr(knobs.autotuning, "listener", None)
 

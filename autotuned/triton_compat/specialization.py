@@ -92,7 +92,7 @@ class Specializer:
 
     def looked_up(self, kwargs: Mapping[str, Any]) -> Specialization:
         """The same for a look-up: without empty `attrs`, and without `_pack_args`, half of a first launch's calls."""
-        from triton import knobs
+        import triton.knobs as knobs
 
         given = dict(kwargs)
         given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
@@ -125,11 +125,7 @@ class Specializer:
 
     def _parsed(self, given: dict[str, Any]) -> Any:
         """Triton's options for those given, read once while neither knobs nor the environment change; else None."""
-        from triton import knobs
-
-        stamp = env.stamp()()
-        now = stamp, *[dict(vars(part)) for part in (knobs.runtime, knobs.language, knobs.compilation, knobs.nvidia)]
-        latest = self._options  # read once: another thread may replace it
+        now, latest = _state(), self._options  # read once: another thread may replace it
         if now != latest[0]:
             latest = self._options = now, {}
         asked = *given, *map(type, given.values()), *given.values()
@@ -137,7 +133,7 @@ class Specializer:
             options = latest[1].get(asked)
         except TypeError:  # not hashable
             return None
-        if options is None and stamp is not None:
+        if options is None and now is not None:
             options = self._backend.parse_options(dict(given))
             fields = vars(options).keys()
             if fields & self._names or not given.keys() <= fields:  # an argument is an option, or Triton refuses it
@@ -294,13 +290,35 @@ def changes_code(jit: Any = None) -> str:
     With knobs set by the user, hooks, or overrides of kernels, IR or tools, Triton decides, as without binaries; with a
     `jit`, also if its launch is not Triton's own.
     """
-    from triton import knobs
-
-    runtime, compilation = knobs.runtime, knobs.compilation
+    global _latest_knobs
     if why := versions.strange_triton():
         return why
     if jit is not None and is_hooked(jit):
         return "Triton's launch is replaced or hooked"
+    now, (then, found) = _state(), _latest_knobs
+    if now is None or now != then:
+        found = _set_knob()
+        _latest_knobs = now, found
+    return found
+
+
+def _state() -> tuple[Any, ...] | None:
+    """A value that stays equal while neither the environment nor a knob changes; None if that cannot be told."""
+    import triton.knobs as knobs
+
+    parts = knobs.runtime, knobs.compilation, knobs.language, knobs.nvidia
+    stamp = env.stamp()()
+    return None if stamp is None else (stamp, *[dict(vars(part)) for part in parts])
+
+
+_latest_knobs: tuple[Any, str] = (None, "")  # a state, and what it sets
+
+
+def _set_knob() -> str:
+    """The knob, edit or tool that changes code, in words."""
+    from triton import knobs
+
+    runtime, compilation = knobs.runtime, knobs.compilation
     asked = {
         "debug": runtime.debug, "add_stages_inspection_hook": runtime.add_stages_inspection_hook,
         "override_arch": runtime.override_arch, "override": compilation.override,
