@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from autotuned.space.space import Space, pow2s
     from autotuned.space.strategies import strategy
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "Space", "Tuned", "TunedFunction", "autotune", "check", "choices_digest",
     "compare", "compress", "connect", "counters", "diff", "errors", "export", "follow", "freeze", "heuristics",

@@ -27,6 +27,9 @@ TIE_BAND, TIE_ERRORS = 0.003, 3
 NOISY = 0.05  # a choice is noisy if the middle 60% of the winner's samples spread over more than this, relative
 # The final duel: at most this many pairs, fewer once it is decided by this many standard errors.
 DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
+# A config that is ahead by less than `SURE_LEAD` may be behind where tensors lie elsewhere: the duel goes on at so many
+# other `PLACES`, `FIRST_SAMPLES` pairs at each. In the mean of all places it must be faster by so many standard errors.
+PLACES, SURE_LEAD, PLACE_ERRORS = 5, 0.1, 2
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples resolved 1.7%
 # (H100). A finalist gets more than `FINAL_SAMPLES` until all of its samples take this long. If a sample is the mean of
 # several launches, launches count: the cache is flushed before each.
@@ -94,40 +97,74 @@ def race(
 
 @dataclass(frozen=True)
 class Duel:
-    """Fresh samples of the race's best and the untuned config."""
+    """Fresh samples of the race's best and the untuned config.
+
+    Attributes:
+        steady: Whether conditions were steady meanwhile.
+        elsewhere: The untuned config's time over the best's, for each other place of the tensors.
+    """
 
     best: Trial
     untuned: Trial
-    steady: bool = True  # whether conditions were steady meanwhile
+    steady: bool = True
+    elsewhere: tuple[float, ...] = ()
 
     @property
     def is_won(self) -> bool:
-        """Whether the best beats the untuned config by more than a tie."""
-        return self.is_fought and self.best.median_us * (1 + TIE_BAND) < self.untuned.median_us
+        """Whether the best beats the untuned config by more than a tie, over all places by more than they differ."""
+        if not self.is_fought:
+            return False
+        leads = [math.log(lead) for lead in (self.lead, *self.elsewhere)]
+        doubt = PLACE_ERRORS * statistics.stdev(leads) / math.sqrt(len(leads)) if self.elsewhere else 0.0
+        return statistics.mean(leads) > max(math.log1p(TIE_BAND), doubt)
 
     @property
     def is_fought(self) -> bool:
         """Whether there was time for enough samples."""
         return min(len(self.best.samples_us), len(self.untuned.samples_us)) >= FIRST_SAMPLES
 
+    @property
+    def is_close(self) -> bool:
+        """Whether the best is ahead by so little that it may be behind elsewhere."""
+        return self.is_fought and 1 < self.lead < 1 + SURE_LEAD
+
+    @property
+    def lead(self) -> float:
+        """The untuned config's time over the best's."""
+        return self.untuned.median_us / self.best.median_us
+
     def quality(self, resolution_us: float) -> Quality:
         """Quality of the choice to keep the untuned config; see `winner`."""
+        if self.elsewhere:
+            return "tied" if self.steady else "noisy"
         return winner([self.best, self.untuned], resolution_us, self.steady, self.untuned.index)[1]
 
 
-def duel(best: Trial, untuned: Trial, track: Track, random_seed: int = 0) -> Duel:
-    """Compare the best of a race with the untuned config on fresh samples; their own samples stay."""
-    pair = [replace(trial, samples_us=[], leader_us=None) for trial in (best, untuned)]
-    rounds = _Rounds(track, random.Random(random_seed))
-    while len(pair[0].samples_us) < DUEL_SAMPLES and rounds.run(_open(pair), DUEL_ROUND):
-        if any(trial.error for trial in pair) or _is_decided(*pair):
+def duel(best: Trial, untuned: Trial, track: Track, most: int = DUEL_SAMPLES, before: Duel | None = None) -> Duel:
+    """Compare the best of a race with the untuned config on fresh samples; their own samples stay.
+
+    Args:
+        most: Samples of each, fewer once it is decided.
+        before: A duel of the same two to go on with.
+    """
+    fresh = before or Duel(_fresh(best), _fresh(untuned))
+    pair = [fresh.best, fresh.untuned]
+    rounds = _Rounds(track, random.Random(0))
+    while len(pair[0].samples_us) < most and not (any(trial.error for trial in pair) or _is_decided(*pair)):
+        if not rounds.run(_open(pair), min(DUEL_ROUND, most - len(pair[0].samples_us))):
             break
-    for trial, fresh in zip((best, untuned), pair):
-        trial.error = trial.error or fresh.error
-    return Duel(pair[0], pair[1], steady=rounds.left > 0)
+    for trial, sampled in zip((best, untuned), pair):
+        trial.error = trial.error or sampled.error
+    return replace(fresh, steady=fresh.steady and rounds.left > 0)
+
+
+def _fresh(trial: Trial) -> Trial:
+    return replace(trial, samples_us=[], leader_us=None)
 
 
 def _is_decided(best: Trial, untuned: Trial) -> bool:
+    if not (best.samples_us and untuned.samples_us):
+        return False
     doubt = DUEL_ERRORS * math.hypot(best.relative_error, untuned.relative_error)
     return abs(untuned.median_us / best.median_us - 1 - TIE_BAND) > doubt
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from autotuned.search import race
+from autotuned.search import placements, race
 from autotuned.search.job import Job, Noise
 from autotuned.search.safety.protection import Guard
 from autotuned.search.sampling import Sampling
@@ -179,11 +179,41 @@ class Racing:
         return not (same or self._is_given)
 
     def duel(self, best: Trial, untuned: Trial) -> race.Duel:
-        """Compare the best with the untuned config, within the whole budget."""
+        """Compare the best with the untuned config, within the whole budget; where that is close, elsewhere too."""
         self._board.report(best, "sampling")
         self._sampling.use_all()
-        sample = partial(self._turn, tells=False)  # records keep the race's samples
-        return race.duel(best, untuned, race.Track(sample, recovers=self._ran_well))
+        track = race.Track(partial(self._turn, tells=False), recovers=self._ran_well)  # records keep the race's samples
+        duel = race.duel(best, untuned, track, race.DUEL_ROUND)
+        if duel.is_close and self._may_move(best, untuned):
+            duel = self._elsewhere(duel, track)
+        return duel if duel.elsewhere else race.duel(best, untuned, track, before=duel)
+
+    def _may_move(self, *trials: Trial) -> bool:
+        """Whether a launch depends on its arguments alone: hooks and callables may know the tensors."""
+        job = self._job
+        plain = job.timer.overlaps and job.objective == "kernel" and job.hooks.after is None
+        return plain and not any(map(self._board.is_hooked, trials))
+
+    def _elsewhere(self, duel: race.Duel, track: race.Track) -> race.Duel:
+        """Go on with copies of the tensors."""
+        kept = []  # so that each copy lies elsewhere
+        for place in placements.elsewhere(self._job.call, {*self._guard.written, *self._job.zero}, race.PLACES):
+            kept.append(place)
+            best, untuned = self._moved(duel.best, place), self._moved(duel.untuned, place)
+            other = race.duel(best, untuned, track, race.FIRST_SAMPLES)
+            if not other.is_fought or best.error or untuned.error:
+                break
+            steady = duel.steady and other.steady
+            duel = replace(duel, steady=steady, elsewhere=(*duel.elsewhere, other.lead))
+        return duel
+
+    def _moved(self, trial: Trial, place: placements.Placement) -> Trial:
+        def prepare() -> None:
+            self._guard.prepare()
+            place.renew()
+
+        made = self._board.made(self._board.identity(trial), prepare, place.call)
+        return replace(made, launches=trial.launches)
 
 
 def _measured(trials: Sequence[Trial]) -> list[Trial]:

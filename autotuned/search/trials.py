@@ -14,6 +14,7 @@ from autotuned.search.whole_call import WholeCall
 from autotuned.store.conditions import Checked, with_verdicts
 from autotuned.store.record import Timing
 from autotuned.tunable import configs
+from autotuned.tunable.call import Call
 
 log = logging.getLogger("autotuned")
 
@@ -59,10 +60,10 @@ class Board:
         """Number of configs whose results the check found wrong."""
         return sum(reason is Reason.WRONG for reason in self.why.values())
 
-    def made(self, identity: str, restore: Callable[[], None]) -> Trial:
-        """A new trial of a config; `restore` runs first in its preparation."""
-        job, config = self._job, self._job.configs[identity]
-        arguments = job.call.full(config)
+    def made(self, identity: str, restore: Callable[[], None], call: Call | None = None) -> Trial:
+        """A new trial of a config for the job's call, or another; `restore` runs first in its preparation."""
+        job, config, call = self._job, self._job.configs[identity], call or self._job.call
+        arguments = call.full(config)
         whole = WholeCall(job, config) if job.objective == "call" else None
 
         def prepare() -> None:
@@ -74,7 +75,7 @@ class Board:
 
         def launch() -> None:
             try:
-                job.tunable.launch(job.call, config) if whole is None else whole()
+                job.tunable.launch(call, config) if whole is None else whole()
             except Exception as error:
                 finish(error)
                 raise

@@ -77,7 +77,7 @@ def benched(monkeypatch):
     from autotuned.search import race
 
     monkeypatch.setattr(race, "race", lambda trials, track, *_, **__: track.sample(trials) or True)
-    monkeypatch.setattr(race, "duel", lambda best, untuned, track: SimpleNamespace(is_won=True))
+    monkeypatch.setattr(race, "duel", lambda *given, **how: SimpleNamespace(is_won=True, is_close=False, elsewhere=()))
 
 
 def verdict(action):

@@ -1,0 +1,189 @@
+"""The final duel on copies of the tensors: what is faster only where they lie is not chosen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fakes import FakeConfig as Config
+from hypothesis import given
+from hypothesis import strategies as st
+
+import autotuned
+from autotuned import autotune
+from autotuned.search import placements, race, timers
+from autotuned.search.race import Duel
+from autotuned.search.trial import Trial
+from autotuned.tunable.call import Call
+
+
+def call_of(**arguments: Any) -> Call:
+    return Call((), arguments, arguments)
+
+
+def placed(count: int = 2, written: tuple[str, ...] = (), **arguments: Any) -> list[placements.Placement]:
+    return list(placements.elsewhere(call_of(**arguments), written, count))
+
+
+def facts(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.data_ptr() % 512
+
+
+# -- copies --------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.sampled_from([torch.float16, torch.float32, torch.int8, torch.int64]),
+    st.integers(0, 40), st.lists(st.integers(0, 5), max_size=3), st.booleans(),
+)  # fmt: skip
+def test_a_copy_is_all_that_a_key_or_a_compiler_sees(dtype: Any, skip: int, shape: list[int], turned: bool) -> None:
+    whole = torch.arange(400).to(dtype)
+    tensor = whole[skip:].as_strided(shape, [3**dim for dim in range(len(shape))])
+    tensor = tensor.T if turned and tensor.dim() == 2 else tensor
+    copies = placed(3, x=tensor, n=3, flag=None)
+    assert len(copies) == 3
+    for one in copies:
+        copy = one.call.arguments["x"]
+        assert facts(copy) == facts(tensor) and torch.equal(copy, tensor)
+        assert (one.call.arguments["n"], one.call.kwargs["x"] is copy) == (3, True)
+    places = [whole, *(one.call.arguments["x"] for one in copies)]
+    assert len({one.untyped_storage().data_ptr() for one in places}) == 4
+
+
+def test_views_of_one_storage_stay_so_and_positions_are_kept() -> None:
+    whole = torch.arange(64.0)
+    x, y = whole[:32], whole[16:]
+    [one] = placements.elsewhere(Call((x, 7), {"y": y}, {"x": x, "n": 7, "y": y}), ("x",), 1)
+    x2, n, y2 = one.call.args[0], one.call.args[1], one.call.kwargs["y"]
+    assert n == 7 and y2.data_ptr() - x2.data_ptr() == y.data_ptr() - x.data_ptr()
+    x2[16] = -1.0
+    assert y2[0] == -1.0 and y[0] == 16.0
+
+
+def test_only_what_is_written_is_renewed() -> None:
+    x, out = torch.ones(8), torch.zeros(8)
+    [one] = placed(1, ("out",), x=x, out=out)
+    for tensor in (x, out):
+        tensor.fill_(5.0)
+    one.renew()
+    assert one.call.arguments["out"].tolist() == [5.0] * 8
+    assert one.call.arguments["x"].tolist() == [1.0] * 8
+
+
+class Own(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[torch.ones(3)], (torch.ones(3), 2), torch.ones(3).as_subclass(Own), {"a": torch.ones(3)},
+     torch.ones(2, 2).to_sparse(), torch.ones(3, dtype=torch.complex64).conj()],
+    ids=["list", "tuple", "subclass", "dict", "sparse", "conjugated"],
+)  # fmt: skip
+def test_what_is_no_plain_tensor_is_not_moved(value: Any) -> None:
+    assert placed(x=torch.ones(3), other=value) == []
+
+
+def test_without_memory_there_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = placements._copy
+    left = [2]
+
+    def copy(*given: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return copied(*given)
+
+    monkeypatch.setattr(placements, "_copy", copy)
+    assert len(placed(3, x=torch.ones(3))) == 2
+
+
+# -- the duel ------------------------------------------------------------------------------------------------------------
+
+
+def fought(lead: float, *elsewhere: float) -> Duel:
+    pair = (
+        Trial(index, lambda: None, lambda: None, samples_us=[us] * 5) for index, us in enumerate((100.0, 100 * lead))
+    )
+    return Duel(*pair, elsewhere=elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("leads", "won"),
+    [((1.03, 1.02, 1.01, 1.0), True), ((1.03, 1.02, 1.02, 0.98), False), ((1.01, 0.995, 0.995, 0.995), False),
+     ((1.03,), True), ((1.03, 0.9), False)],
+)  # fmt: skip
+def test_it_is_won_over_all_places_by_more_than_they_differ(leads: tuple[float, ...], won: bool) -> None:
+    assert fought(*leads).is_won is won
+
+
+class Places:
+    """A callable whose fast config is so much faster for tensors at the caller's addresses, and at others."""
+
+    def __init__(self, here: float, elsewhere: float, took: Callable[[float], None]) -> None:
+        self.seen: list[list[float]] = []
+        self.starts: set[int] = set()
+
+        @autotune([Config({"fast": 0}), Config({"fast": 1})], key=["n"], objective="kernel", restore_value=["x"])
+        def run(x: Any, out: Any, n: int, *, fast: int) -> None:
+            self.starts.add(x.data_ptr())
+            self.seen.append(x.tolist())
+            out.copy_(x)
+            x.add_(1.0)
+            took(1000 / (here if x.data_ptr() == self.x.data_ptr() else elsewhere) ** fast)
+
+        self.run, self.x, self.out = run, torch.zeros(4), torch.zeros(4)
+
+    def search(self) -> int:
+        with autotuned.mode("search"):
+            self.run(self.x, self.out, 4)
+        return int(self.run.best_config.kwargs["fast"])
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers.HostTimer, "overlaps", True, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("here", "elsewhere", "chosen", "places"),
+    [
+        (1.04, 1.03, 1, 6),
+        (1.04, 0.97, 0, 6),
+        (1.04, 1.0, 0, 6),
+        (1.01, 1.02, 1, 6),
+        (1.5, 0.5, 1, 1),
+        (0.97, 1.5, 0, 1),
+    ],
+)
+def test_what_is_faster_only_here_is_not_chosen(
+    took: Callable[[float], None],
+    caplog: pytest.LogCaptureFixture,
+    here: float,
+    elsewhere: float,
+    chosen: int,
+    places: int,
+) -> None:
+    caplog.set_level(logging.INFO, "autotuned")
+    kernel = Places(here, elsewhere, took)
+    assert kernel.search() == chosen
+    assert len(kernel.starts) == places
+    assert ("no faster than the untuned config" in caplog.text) == (here > 1 and not chosen)
+    assert all(seen == [0.0] * 4 for seen in kernel.seen), "each trial starts from the caller's data, elsewhere too"
+    assert kernel.x.tolist() == [1.0] * 4 and kernel.out.tolist() == [0.0] * 4
+
+
+def test_hooks_keep_the_duel_where_it_is(took: Callable[[float], None]) -> None:
+    kernel = Places(1.04, 0.97, took)
+    hooked = [Config({"fast": 0}), Config({"fast": 1}, pre_hook=lambda arguments: None)]
+    moved = autotune(hooked, key=["n"], objective="kernel")(kernel.run.fn)
+    with autotuned.mode("search"):
+        moved(kernel.x, kernel.out, 4)
+    assert len(kernel.starts) == 1
+
+
+def test_a_duel_takes_no_more_samples_than_before() -> None:
+    assert race.DUEL_ROUND + race.FIRST_SAMPLES * race.PLACES <= race.DUEL_SAMPLES
