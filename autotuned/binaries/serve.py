@@ -16,6 +16,7 @@ from autotuned.binaries.folders import Kernel, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded
 from autotuned.binaries.variant import Code, Form, Variant, difference, form_of
 from autotuned.configfiles import policy
+from autotuned.configfiles.entry import Entry
 from autotuned.errors import AutotunedError
 from autotuned.gpu.device import Device
 from autotuned.store import conditions
@@ -145,7 +146,7 @@ class Server:
                     seen = Look(None, "config gone", mismatch.misfit(entry.config, live), shelf.path)
                 elif lack:
                     seen = Look(None, "weaker conditions", f"measured {lack}", shelf.path)
-                elif why := self._why_not(call, config, shelf, lambda one, named=entry.binaries: one.digest in named):
+                elif why := self._why_not(call, config, shelf, partial(_names, entry)):
                     seen = Look(None, "absent", f"{shelf.path}: {why}")
                 else:
                     note = Choice(config, Origin.BINARY, where=shelf.path, conditions=entry.conditions)
@@ -290,6 +291,10 @@ class Server:
             return otherwise(values, grid) if binary is None else self.launch(call, config, binary)
 
         return run
+
+
+def _names(entry: Entry, variant: Variant) -> bool:
+    return variant.digest in entry.binaries
 
 
 def _entries(shelf: Shelf, call: str, context: Mapping[str, Json]) -> list[Any]:

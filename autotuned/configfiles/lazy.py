@@ -47,7 +47,7 @@ class LazyFile(ConfigFile):
         super().__init__(head.kernel, head.device)
 
     @property
-    def _groups(self) -> dict[str, Group]:  # type: ignore[override]
+    def _groups(self) -> dict[str, Group]:
         self.complete()
         return self._read
 
@@ -129,6 +129,8 @@ class Unread:
             begin = f'{json.dumps(typed(context, dict, "context"), sort_keys=True)}, "entries": [{_ENTRY}'
             if not chunk.startswith(begin) or chunk.count(_ENTRY) != len(typed(entries, list, "entries")):
                 raise ValueError("expected one entry a line")
+        if len({canonical(context) for context, _ in groups}) < len(groups):
+            raise ValueError("expected each context once")
 
     def of_call(self, call: str) -> list[tuple[Json, Entry]]:
         """The entries for a call, given as canonical text, each with its context; ValueError if one is faulty."""

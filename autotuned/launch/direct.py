@@ -49,7 +49,7 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
         fields = driver_call.fields(found, names, constants, parts)
-        twin = fields and driver_call.Twin(found, names, codegen.mapping(names, constants))
+        twin = driver_call.Twin(found, names, codegen.mapping(names, constants)) if fields is not None else None
         if described:  # whose blocks are no words of the twin
             return looked_up(found, made, renew), fields, twin
 

@@ -96,23 +96,24 @@ class Specializer:
 
         given = dict(kwargs)
         given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
-        arguments: dict[str, Any] = {}
-        signature, constants, attrs = {}, {}, {}
+        signature: dict[str, Any] = {}
+        constants: dict[tuple[int, ...], Any] = {}
+        attrs: dict[tuple[int, ...], Any] = {}
         for place, param in enumerate(self._params):
             name = param.name
-            value = arguments[name] = given.pop(name, param.default)
+            value = given.pop(name, param.default)
             found = param.specialized(value)
             if found is None or (found[0] == "constexpr" and not self._is_plain(found[1])):
                 return self.of((), kwargs)
             signature[name] = found[0]
             if found[0] == "constexpr":
                 constants[place,] = value
-            elif assumed := found[1] and self._attr(found[1]):
+            elif type(found[1]) is str and (assumed := self._attr(found[1])):
                 attrs[place,] = assumed
         options = self._parsed(given)
-        return self.of((), kwargs) if options is None else Specialization(
-            signature, constants, attrs, options, self._arch
-        )
+        if options is None:
+            return self.of((), kwargs)
+        return Specialization(signature, constants, attrs, options, self._arch)
 
     def _attr(self, text: str) -> Any:
         if text not in self._attrs:

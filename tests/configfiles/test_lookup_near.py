@@ -10,7 +10,7 @@ from fakes import CONTEXT, DEVICE, FakeConfig, by_identity, make_key
 from shipped import LARGE, LIVE, SLUG, SMALL, find, write
 from stored import config_of, lines
 
-from autotuned.configfiles import file, lookup, nearest_shape
+from autotuned.configfiles import lazy, lookup, nearest_shape
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store.choice import Origin
