@@ -18,7 +18,7 @@ import autotuned
 from autotuned import autotune
 from autotuned.offline import targets
 from autotuned.offline.workers.compile_pool import Compilers
-from autotuned.search import timers
+from autotuned.search import placements, race, timers
 from autotuned.search.compiling import compile
 from autotuned.search.trial import Trial
 from autotuned.store import listing
@@ -303,3 +303,32 @@ def test_a_config_s_hook_is_part_of_a_call_of_a_kernel():
         return tuned.best_config.kwargs["BLOCK"]
 
     assert (chosen("kernel"), chosen("call")) == (1024, 16)
+
+
+@triton.jit
+def grow(x_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, tl.load(x_ptr + at, mask=at < n) + 1.0, mask=at < n)
+
+
+def test_two_configs_that_are_close_are_compared_on_copies_elsewhere(monkeypatch):
+    """Whatever they do there, the caller's data is as one launch leaves it; copies have the call's key."""
+    places, leads = [], []
+    there, duel = placements.elsewhere, race.duel
+    monkeypatch.setattr(placements, "elsewhere", lambda *given: (places.append(one) or one for one in there(*given)))
+    monkeypatch.setattr(race.Duel, "is_close", property(lambda self: self.is_fought))
+    monkeypatch.setattr(race, "winner", lambda trials, *more: (trials[-1], "ok"))
+    monkeypatch.setattr(race, "duel", lambda *given, **how: leads.append(duel(*given, **how)) or leads[-1])
+    configs = [Config({"BLOCK": block}) for block in (1024, 2048)]
+    tuned = autotune(configs, key=["n"], restore_value=["x_ptr"])(grow)
+    x = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
+    before = x.clone()
+    grid = lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)
+    tuned[grid](x, x.numel())
+    torch.cuda.synchronize()
+    assert torch.equal(x, before + 1)
+    assert len(places) == race.PLACES and len(leads) == 1 + race.PLACES
+    assert len({place.call.arguments["x_ptr"].data_ptr() for place in places} | {x.data_ptr()}) == 1 + race.PLACES
+    key = tuned.tuner.chooser.key
+    assert len({key(place.call).digest for place in places}) == 1
+    assert all(torch.equal(place.call.arguments["x_ptr"], before + 1) for place in places), "each launch began with it"
