@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -95,3 +98,15 @@ class Later(ModuleType):
 def later(name: str) -> Any:
     """A lazy `autotuned.<name>`, for names used only inside functions; most imports at start served only searches."""
     return Later(f"autotuned.{name}")
+
+
+def loaded(name: str) -> Any:
+    """The module `autotuned.<name>` if it is imported, else None; waits for a thread that is importing it."""
+    full = f"autotuned.{name}"
+    return importlib.import_module(full) if full in sys.modules else None
+
+
+def after_fork(in_child: Callable[[], object], **others: Callable[[], object]) -> None:
+    """Register what to do in a forked child, and others of `os.register_at_fork`, where processes fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=in_child, **others)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from autotuned._startup import Frozen
+from autotuned._startup import Frozen, after_fork
 
 KINDS = ("search", "compile", "load", "miss", "refuse", "swap")
 log = logging.getLogger("autotuned")
@@ -83,8 +82,7 @@ def _forked() -> None:  # another thread may have held the lock
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+after_fork(_forked)
 
 
 def on_event(callback: Callable[[Event], Any]) -> Handle:

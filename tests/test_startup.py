@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
 import subprocess
 import sys
+import threading
 from functools import cached_property
 
 import pytest
 
-from autotuned._startup import Frozen, later
+import autotuned
+from autotuned._startup import Frozen, later, loaded
 from autotuned.triton_compat import ttir
 
 
@@ -110,3 +113,16 @@ def test_what_is_asked_for_is_the_modules_own_at_that_moment(monkeypatch):
     assert module.access is len
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         module.nothing
+
+
+def test_a_module_that_another_thread_is_importing_is_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(0.3)\ndone = True\n")
+    monkeypatch.setattr(autotuned, "__path__", [*autotuned.__path__, str(tmp_path)])
+    assert loaded("slow_module") is None
+    thread = threading.Thread(target=importlib.import_module, args=["autotuned.slow_module"])
+    thread.start()
+    while "autotuned.slow_module" not in sys.modules:
+        pass
+    assert loaded("slow_module").done
+    thread.join()
+    del sys.modules["autotuned.slow_module"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import Frozen, later
+from autotuned._startup import Frozen, later, loaded
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import source
 from autotuned.key.key import KeySpec
@@ -410,12 +409,12 @@ _LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATO
 
 
 def _is_space(given: Any) -> bool:
-    module = sys.modules.get("autotuned.space.space")  # not imported: there are no spaces
+    module = loaded("space.space")  # not imported: there are no spaces
     return module is not None and isinstance(given, module.Space)
 
 
 def _is_tuned_function(fn: Any) -> bool:
-    module = sys.modules.get("autotuned.api.function")  # not imported: there are no tuned functions
+    module = loaded("api.function")  # not imported: there are no tuned functions
     return module is not None and isinstance(fn, module.TunedFunction)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from autotuned import disk, errors
+from autotuned._startup import after_fork
 from autotuned.distributed import ranks
 from autotuned.distributed.ranks import Ranks
 from autotuned.errors import AutotunedError, SyncError
@@ -415,5 +415,4 @@ def _after_fork_in_child() -> None:
     active.agreements.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(_after_fork_in_child)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk, env
-from autotuned._startup import later
+from autotuned._startup import after_fork, later
 from autotuned.errors import AutotunedError
 from autotuned.resolve import sealing
 from autotuned.search import failures
@@ -165,5 +165,4 @@ def note(key: str, launched: Any) -> None:
         log.debug("what was launched is not noted: %s", failures.describe(error))
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_programs.clear)  # the parent's threads do not exist in the child
+after_fork(_programs.clear)  # the parent's threads do not exist in the child

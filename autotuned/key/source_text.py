@@ -7,6 +7,7 @@ import inspect
 import io
 import itertools
 import linecache
+import os
 import textwrap
 import tokenize
 from collections.abc import Iterator
@@ -85,19 +86,39 @@ _latest: tuple[Any, str, ast.Module | None] = ((None, None), "", None)
 def _found(body: Body) -> tuple[str, ast.Module | None]:
     if body.written is not None:
         return body.written, None
-    lines = _lines_from(body.function)
-    return _block(lines) or (textwrap.dedent("".join(inspect.getblock(lines))), None)
+    code = body.function.__code__
+    lines = _lines_of(body.function)[code.co_firstlineno - 1 :]
+    found = _block(lines)
+    if found is not None and getattr(found[1].body[0], "name", "") != code.co_name:
+        raise OSError  # the file has other text by now, or is another one
+    return found or (textwrap.dedent("".join(inspect.getblock(lines))), None)
 
 
-def _lines_from(function: FunctionType) -> list[str]:
-    """The lines of its file from the function's first one on, for a wrapper its own; OSError without source."""
-    _require_own_file(function)
-    file, first = function.__code__.co_filename, function.__code__.co_firstlineno - 1
+def _lines_of(function: FunctionType) -> list[str]:
+    """All lines of the function's file, for a wrapper its own; OSError without source.
+
+    For a file that does not exist `linecache` may have the text of the module in whose namespace the code runs: its
+    lines count only if they compile to the code.
+    """
+    code, file = function.__code__, function.__code__.co_filename
+    if file == "<string>":  # Python 3.13 reads the name as the text of `python -c`
+        raise OSError("code from a string has no file to read")
     linecache.checkcache(file)
-    lines = linecache.getlines(file, function.__globals__)[first:]
-    if not lines:
+    lines = linecache.getlines(file, function.__globals__)
+    if not lines or not (os.path.isfile(file) or _gives(lines, code)):
         raise OSError("there is no source to read")
     return lines
+
+
+def _gives(lines: list[str], code: CodeType) -> bool:
+    """Whether a code object comes from these lines."""
+    try:
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # of notebooks
+        compiled = compile("".join(lines), code.co_filename, "exec", flags, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    wanted = code.co_firstlineno, _bytecode_text(code)
+    return any((one.co_firstlineno, _bytecode_text(one)) == wanted for one in codes(compiled))
 
 
 def _block(lines: list[str]) -> tuple[str, ast.Module] | None:
@@ -126,20 +147,13 @@ def _is_code(line: str) -> bool:
     return line.lstrip()[:1] not in ("", "#")
 
 
-def _require_own_file(function: FunctionType) -> None:
-    """Raise OSError for code from `exec`: Python 3.13 reads its file name as the text of `python -c`."""
-    if function.__code__.co_filename == "<string>":
-        raise OSError("code from a string has no file to read")
-
-
 def _lambda_source(function: FunctionType) -> str | None:
     """The text of a lambda, wherever it is in a statement; None if not found.
 
     Several in one line are distinguished by their byte code, as Python 3.10 records no columns.
     """
     try:
-        _require_own_file(function)
-        module = "".join(inspect.findsource(function)[0])
+        module = "".join(_lines_of(function))
         tree = ast.parse(module)
     except (OSError, TypeError, SyntaxError, ValueError):
         return None

@@ -57,13 +57,14 @@ class LazyDevice:
 
 def make(names: Sequence[str], spec: KeySpec, device: LazyDevice | None, shape: Shape | None) -> Launcher:
     """The launch table for one tuned function; a `shape` of None is for plain callables, which use the Python twin."""
+    roles = tuple(_role(name, spec) for name in names)
 
     def python() -> table.PyLauncher:
-        return table.PyLauncher(names, spec, device.getter if device else None, places=shape is None)
+        in_c = roles if shape is None and uses_c() else ()
+        return table.PyLauncher(names, spec, device.getter if device else None, places=shape is None, roles=in_c)
 
     if shape is None or len(names) > _MAX_NAMES or not uses_c():
         return python()
-    roles = tuple(_role(name, spec) for name in names)
     functions = tuple(spec.functions.values())
     made = _native.extension.Table(
         tuple(names), shape.places, dict(shape.defaults), roles, dict(spec.buckets), functions, device

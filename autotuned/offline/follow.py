@@ -173,7 +173,12 @@ class _Follower(Observer):
     def _look(self) -> None:
         """Take in what was recorded since the last look."""
         self._looked = time.monotonic()
-        if not self._tail.look():
+        is_newer = self._tail.look()
+        if not self._tail.calls:
+            got = f"{self._tail.strange} lines or recordings that are none" if self._tail.strange else "none yet"
+            message = "%s: expected recorded calls, got %s; waiting for them."
+            env.warn_once(f"waiting {got == 'none yet'}", message, self._tail.where, got, said=self._said)
+        if not is_newer:
             return
         found: dict[str, RecordedCall] = {}
         for call in self._tail.calls.values():

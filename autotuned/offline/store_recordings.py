@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 
 from autotuned import env
@@ -36,6 +36,7 @@ class StoreTail:
             got = f"no AUTOTUNED_STORE_KEY for {self._place.words}"
             text = f"calls: expected signed recordings, since they name code, got {got}. Set it here and there."
             raise OptionError(text, option="calls", problem=got)
+        self.where = self._place.words
         self._backend = client.backend_of(self._place)
         self._said: set[str] = set()
         self._seen: dict[str, bytes] = {}
@@ -51,15 +52,19 @@ class StoreTail:
         self._due = time.monotonic() + LOOK_S
         try:
             names = sorted(self._backend.names(RECORDINGS))
-            found = [(name, data) for name, data in self._backend.read_all(names, MAX_FILE_BYTES) if data is not None]
+            read = self._backend.read_all(names, MAX_FILE_BYTES)
+            found = {name: data if isinstance(data, bytes) else b"" for name, data in read if data is not None}
         except Exception as error:  # every client has its own
             message = "the shared store %s cannot be asked for recordings (%s); it is asked again."
             env.warn_once("asked", message, self._place.words, self._place.scrubbed(error), said=self._said)
             return False
         return self._take(found)
 
-    def _take(self, found: Iterable[tuple[str, bytes | ValueError]]) -> bool:
-        fresh = [(name, data) for name, data in found if self._seen.get(name) != data and isinstance(data, bytes)]
+    def _take(self, found: Mapping[str, bytes]) -> bool:
+        fresh = [(name, data) for name, data in found.items() if self._seen.get(name) != data]
+        gone = self._gathered.keys() - found.keys()
+        for name in gone:
+            del self._seen[name], self._gathered[name]
         for name, data in fresh:
             self._seen[name], self._gathered[name] = data, self._lines(name, data)
         self.calls = {}
@@ -68,7 +73,7 @@ class StoreTail:
                 before = self.calls.get(identity)
                 self.calls[identity] = replace(call, count=call.count + (before.count if before else 0))
         self.strange = sum(one.strange for one in self._gathered.values())
-        return bool(fresh)
+        return bool(fresh or gone)
 
     def _lines(self, name: str, data: bytes) -> Gathered:
         gathered = Gathered()

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from autotuned._startup import loaded
 from autotuned.api.function import TunedFunction
 from autotuned.errors import CallError, TargetError
 from autotuned.key import naming
@@ -280,7 +281,7 @@ def _as_found(value: Any) -> Found | None:
     if isinstance(value, TunedFunction):
         return Found(value)
     # Not imported here, since Triton may be missing: if nobody imported it, no Triton kernel is decorated.
-    module = sys.modules.get("autotuned.api.tuned")
+    module = loaded("api.tuned")
     layers = list(kernel.layers(value)) if module is not None else []
     for depth, layer in enumerate(layers):
         if module is not None and isinstance(layer, module.Tuned):

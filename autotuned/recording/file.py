@@ -152,7 +152,7 @@ class Tail(Gathered):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.path = path
+        self.path = self.where = path
         self._file: tuple[int, int] | None = None
         self._end, self._rest = 0, b""
 

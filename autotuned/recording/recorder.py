@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env
+from autotuned._startup import after_fork
 from autotuned.errors import EncodingError, RecordingError
 from autotuned.key import naming, opaque, source
 from autotuned.launch.bound import Bound
@@ -278,5 +279,4 @@ def _after_fork_in_child() -> None:
         recorder.begin_process()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(_after_fork_in_child)

@@ -135,7 +135,7 @@ class Client:
             return False
 
     def _backend(self) -> Any:
-        with self._lock:
+        with ending.opening, self._lock:
             if self._opened is None:
                 self._opened = backend_of(self.place)
                 ending.flush_before_executors_end()
@@ -147,14 +147,16 @@ class Client:
         stamps = {name: disk.stamp(layout.record_path(key)) for name, key in by_name.items()}
         changed, again = [], []
         for name, data in self._backend().read_all(list(by_name), MAX_RECORD_BYTES):
-            key, kept = by_name[name], None
+            key = by_name[name]
             found = None if data is None else self.believed(key.digest, data)
+            if found is None:
+                continue
             with self._keeping:
-                if found is not None and tries and disk.stamp(layout.record_path(key)) != stamps[name]:
-                    again.append(key)  # what was read may be older than what is on disk now
-                elif found is not None:
-                    kept = self._adopt(key, found)
-            if kept is not None:
+                is_old = tries and disk.stamp(layout.record_path(key)) != stamps[name]
+                kept = None if is_old else self._adopt(key, found)
+            if is_old:
+                again.append(key)  # what is on disk now may be newer
+            elif kept is not None:
                 changed.append(key)
                 if then is not None:
                     then(key, kept)

@@ -192,6 +192,9 @@ class FileSystem:
         except FileNotFoundError:
             pass
 
+    def keep_for(self, name: str, seconds: float) -> None:
+        """Not here: files tell when they were written, and `gc` removes old ones."""
+
 
 def _age_s(info: dict[str, Any], now: float) -> float:
     when = info.get("mtime", info.get("LastModified", now))

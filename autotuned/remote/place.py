@@ -181,20 +181,23 @@ def place(
     Raises:
         OptionError: The URL or an option is invalid.
     """
+    for name, value, kinds in (("url", url, (str, os.PathLike)), ("key", key, (str, type(None)))):
+        if not isinstance(value, kinds):
+            raise _wrong(name, "text", type(value).__name__)
     url, mark, fragment = (env.store_url() if url == "-" else str(url)).rpartition("#")
     if not mark or "@" in fragment:  # it is in a password
         url, fragment = url + mark + fragment, ""
     url = _FOLDER.sub(r"\1:///", url)
     if "://" not in url or _RELATIVE.match(url):
         raise _wrong("url", "a URL such as redis://host:6379/0 or file:///folder", _no_url(url))
-    named = namespace or fragment or "default"
+    named = str(namespace or fragment or "default")
     if not _NAMESPACE.fullmatch(named):  # of a URL it may be a part of a password
         got = repr(named)[:80] if namespace else f"{len(named)} others after the # of the URL"
         raise _wrong("namespace", "at most 64 letters, digits, dots, dashes and underscores", got)
     if key is not None and len(key) < LEAST_KEY:
         raise _wrong("key", f"at least {LEAST_KEY} letters", f"{len(key)}")
     for name, seconds in (("wait_s", wait_s), ("lease_s", lease_s), ("retry_s", retry_s)):
-        if not (math.isfinite(seconds) and seconds >= 0):
+        if not (isinstance(seconds, (int, float)) and math.isfinite(seconds) and seconds >= 0):
             raise _wrong(name, "seconds of 0 or more", repr(seconds))
     return Place(url, named, key, read_only, float(wait_s), float(lease_s), float(retry_s), dict(options or {}))
 

@@ -172,6 +172,10 @@ class RedisServer:
         """Remove it if it exists."""
         self._client.delete(self._prefix + name)
 
+    def keep_for(self, name: str, seconds: float) -> None:
+        """Let a name that is not written again go after some time."""
+        self._client.expire(self._prefix + name, round(seconds))
+
     def lease(self, name: str, nonce: str, seconds: float, who: str, token: int = 0) -> tuple[bool, str]:
         """Take or renew the lease of a name: whether that worked, and its fencing token or who holds it.
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import later
+from autotuned._startup import later, loaded
 from autotuned.errors import ConfigError
 from autotuned.key.key import Key
 from autotuned.launch import launcher
@@ -172,7 +172,7 @@ def places(
 
 
 def _a_policy_allows_rules() -> bool:
-    module = sys.modules.get("autotuned.configfiles.lookup")  # imported if a folder is registered
+    module = loaded("configfiles.lookup")  # imported if a folder is registered
     return module is not None and module.allow_rules()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 import weakref
@@ -12,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, overload
 
 from autotuned import disk, env, events
+from autotuned._startup import after_fork
 from autotuned.binaries import libcuda
 from autotuned.errors import OptionError, SealedError
 from autotuned.key.key import Key
@@ -125,8 +125,7 @@ def _after_fork_in_child() -> None:
         one.begin_process()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(_after_fork_in_child)
 
 
 @overload
@@ -192,7 +191,7 @@ def _refreshed(strict: bool, alone: bool) -> Refreshed:
         used = [one for of in tuner.live() for one in _used_by(of)]
         _ask_shared({one.key for one in used})
         result.keys = len({one.key for one in used})
-        found = [(one, choice) for one in used if (choice := _newer(one)) is not None]
+        found = _news(used)
         if active.agreements:
             result.swaps = _swap_together(used, found)
         else:
@@ -237,9 +236,11 @@ def _used_by(of: Tuner) -> Iterator[_Used]:
             found.setdefault(same, _Used(of, key, use.live, needed, [])).bounds.append(one)
     yield from found.values()
     bound = {key for key, _, _ in found}
-    for key in list(of.chooser.state.choices):
-        if key not in bound and _changed(of, key) is not None:  # forget it, so that the next call looks it up
-            of.chooser.state.choices.pop(key, None)
+    state = of.chooser.state
+    for key in list(state.choices):  # not the dict: other threads add choices
+        if key not in bound and state.keeps(key) and (stamp := _changed(of, key)) is not None:
+            _seen[of][key.digest] = stamp, False
+            state.choices.pop(key, None)  # the next call looks it up
 
 
 def _changed(of: Tuner, key: Key) -> Any:
@@ -249,15 +250,17 @@ def _changed(of: Tuner, key: Key) -> Any:
     return None if seen == stamp and not (was_sealed and not sealing.forbids()) else stamp
 
 
-def _newer(used: _Used) -> Choice | None:
-    """The store's choice for a key if something is bound with another config."""
-    stamp = _changed(used.tuner, used.key)
-    if stamp is None:
-        return None
-    state, store = used.tuner.chooser.state, sources.exact_places(used.needed)[:1]
-    choice = sources.find(used.key, used.live, store, state.excluded_for(used.key))
-    _seen[used.tuner][used.key.digest] = stamp, False
-    return choice if choice is not None and used.others(choice) else None
+def _news(used: list[_Used]) -> list[tuple[_Used, Choice]]:
+    """The store's choices for keys of which something is bound with another config, if their records changed."""
+    changed = [(one, stamp) for one in used if (stamp := _changed(one.tuner, one.key)) is not None]
+    for one, stamp in changed:  # before they are read; a key may be used with several lists of candidates
+        _seen[one.tuner][one.key.digest] = stamp, False
+    return [(one, choice) for one, _ in changed if (choice := _stored(one)) is not None and one.others(choice)]
+
+
+def _stored(used: _Used) -> Choice | None:
+    store, excluded = sources.exact_places(used.needed)[:1], used.tuner.chooser.state.excluded_for(used.key)
+    return sources.find(used.key, used.live, store, excluded)
 
 
 # -- the swap ----------------------------------------------------------------------------------------------------------
@@ -304,7 +307,8 @@ def _refuse(ready: _Ready, error: Exception) -> None:
     used, cause = ready.used, error.error if isinstance(error, RefusedError) else error
     why = ready.swap.refused = failures.describe(cause)
     if isinstance(cause, SealedError):  # reported already
-        _seen[used.tuner][used.key.digest] = _seen[used.tuner][used.key.digest][0], True
+        seen = _seen.setdefault(used.tuner, {})  # of a rank's proposal nothing may have been seen here
+        seen[used.key.digest] = seen.get(used.key.digest, (None,))[0], True
         return
     if failures.is_passing(cause):
         _seen[used.tuner].pop(used.key.digest, None)  # tried again

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
+from autotuned._startup import after_fork
 from autotuned.store import layout
 from autotuned.typed_json import PID_MAX, integer, typed
 
@@ -280,8 +281,7 @@ def _after_fork_in_child() -> None:
     _waiting.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(_after_fork_in_child)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotuned import disk
+from autotuned._startup import after_fork
 
 log = logging.getLogger("autotuned")
 _thread = threading.local()  # .folder is set while this thread runs trials
@@ -184,5 +185,4 @@ def _after_fork_in_child() -> None:
     _guard = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(_after_fork_in_child)

@@ -254,6 +254,8 @@ def refuse_grid(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exc
 
     The grid must be a tuple or list of 1 to 3 integers, and a callable, which is called again, must use known names.
     """
+    if isinstance(error, RecursionError):  # a grid launches its own kernel: two calls at each depth never end
+        return
     meta = _Meta(arguments)
     try:
         sizes = grid(meta) if callable(grid) else grid

@@ -58,7 +58,16 @@ CALLS = {
     "run": lambda kernel, x, y, n, grid: kernel.run(x, y, n, grid=grid, warmup=False),
     "run by name": lambda kernel, x, y, n, grid: kernel.run(grid=grid, x_ptr=x, y_ptr=y, n=n, warmup=False),
     "a value by name": lambda kernel, x, y, n, grid: kernel[grid](x, y, n, EVEN=None, m=2),
+    "names made anew": lambda kernel, x, y, n, grid: kernel[grid](x, **{new("y_ptr"): y, new("n"): n, new("m"): 2}),
+    "run, names made anew": lambda kernel, x, y, n, grid: kernel.run(
+        x, y, n, **{new("grid"): grid, new("warmup"): False}
+    ),
 }
+
+
+def new(name):
+    """A name that is equal to what is interned and is another object, as of one read from a file."""
+    return "".join(list(name)) if len(name) > 1 else name
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -90,7 +99,7 @@ def test_functions_see_what_triton_shows_them(xy, call):
         def note(name, function):
             def noted(arguments):
                 assert type(arguments) is dict
-                seen.append((name, dict(arguments)))
+                seen.append((name, list(arguments), dict(arguments)))
                 value = function(arguments)
                 arguments.clear()  # it is the function's own
                 return value
@@ -103,9 +112,35 @@ def test_functions_see_what_triton_shows_them(xy, call):
         return seen
 
     ours, stock = calls_of(autotuned.heuristics), calls_of(triton.heuristics)
-    assert [name for name, _ in ours] == ["EVEN", "ROWS"] * 3
+    assert [name for name, *_ in ours] == ["EVEN", "ROWS"] * 3
     assert ours == stock
     assert "m" in ours[0][1] or "m" not in CALLS[call].__code__.co_names
+
+
+def test_a_grid_given_again_by_name_is_an_error(launches, xy):
+    kernel = autotuned.heuristics(VALUES)(tuned())
+    kernel[(4,)](*xy, 100)
+    for name in ("grid", "warmup"):
+        with pytest.raises(TypeError, match=name):
+            kernel[(4,)](*xy, 100, **{new(name): None})
+
+
+def test_calls_of_several_forms_take_turns(launches, xy):
+    """The names of one call are kept for the next, which may have others."""
+    seen = []
+    kernel = autotuned.heuristics({"EVEN": lambda arguments: seen.append(list(arguments)) or True})(tuned())
+    forms = [
+        ({"n": 100}, {}),
+        ({}, {"n": 100}),
+        ({"m": 2}, {"n": 100}),
+        ({}, {"m": 2, "n": 100}),
+        ({"ROWS": 2}, {"n": 100}),
+    ]
+    for more, first in forms * 2:
+        kernel[(4,)](*xy, **first, **more)
+        assert seen[-1] == ["x_ptr", "y_ptr", "grid", "warmup", *first, *more]
+        assert {name: launches[-1].arguments[name] for name in more} == more
+    assert kernel.fn.cache_info().hits >= len(forms)
 
 
 def test_a_value_given_by_place_too_is_an_error(launches, xy):

@@ -1,15 +1,21 @@
 """Tests of `sourcetext`: the text of functions and lambdas, the same in every Python."""
 
 import argparse
+import ast
+import contextlib
 import functools
 import hashlib
 import inspect
+import linecache
 import os
 import subprocess
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable
 from types import FunctionType, ModuleType
+
+import pytest
 
 from autotuned.key import source_text
 from autotuned.key.source import fingerprint
@@ -167,3 +173,63 @@ def test_code_without_source_is_the_same_under_every_hash_seed() -> None:
     run = functools.partial(subprocess.run, capture_output=True, text=True, check=True)
     found = {run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in "0123"}
     assert len(found) == 1
+
+
+GENERATED = """def before():
+    pass
+
+def kernel(n):
+    return n + {0}
+
+count = lambda n: n * {0}
+"""
+
+
+def printed(function: FunctionType) -> None:
+    """As a log does that shows a traceback through a function."""
+    try:
+        function(None)
+    except TypeError as error:
+        traceback.format_exception(error)
+
+
+@pytest.mark.parametrize("read_by", [printed, inspect.getsource, None], ids=["a traceback", "inspect", "nobody"])
+@pytest.mark.parametrize("file", ["/tmp/ipykernel_{}/12.py", "kernel_{}.py", "<generated {}>", "<string>", "__file__"])
+@pytest.mark.parametrize("module", ["__main__", "made"])
+def test_generated_code_is_never_known_by_the_text_of_the_module_it_runs_in(
+    load: Load,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    file: str,
+    read_by: Callable[[FunctionType], object] | None,
+) -> None:
+    # `linecache` gives the text of a module for any file name that is not there: by its loader, in which everyone asks.
+    like_it = GENERATED.format(0) if file != "__file__" else "\n" * 40 + "def other(): pass"
+    made = load("base", base=like_it)
+    made.__name__ = made.__loader__.name = module  # as of a program run as a script
+    monkeypatch.setitem(sys.modules, module, made)
+    known = set()
+    for step in (1, 2):
+        name = file.format(step) if file != "__file__" else str(made.__file__)
+        exec(compile(GENERATED.format(step), name, "exec"), vars(made))
+        if read_by is not None:
+            with contextlib.suppress(OSError):
+                read_by(made.kernel)
+        known |= {fingerprint(made.kernel), fingerprint(made.count)}
+    assert len(known) == 4
+
+
+def test_a_cell_that_was_put_into_linecache_is_known_by_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = []
+    for comment in ("", "  # said"):
+        written, scope = (
+            f"await nothing\n{GENERATED.format(1)}".replace("+ 1", f"+ 1{comment}"),
+            {"__name__": "__main__"},
+        )
+        lines = written.splitlines(keepends=True)
+        monkeypatch.setitem(linecache.cache, "/tmp/ipykernel_7/9.py", (len(written), None, lines, "9.py"))
+        tree = compile(written, "/tmp/ipykernel_7/9.py", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        del tree.body[0]  # it needs no loop here
+        exec(compile(tree, "/tmp/ipykernel_7/9.py", "exec"), scope)
+        texts.append([source_text.text(Body(scope[name])) for name in ("kernel", "count")])
+    assert texts == [["def kernel ( n ) : <newline> <indent> return n + 1 <newline> <dedent>", "lambda n : n * 1"]] * 2

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotuned.key.key import KeySpec
+from autotuned.key.key import KeySpec, call_part
+from autotuned.launch import launcher
 from autotuned.launch.table import PyLauncher, integer_class
 
 _launch = pytest.importorskip("autotuned._launch")
@@ -292,3 +293,115 @@ def test_the_twins_tell_the_same_tensors_apart():
             assert c.bind((one,), mark) == python.bind((one,), mark) is True
             if python.find((other,)) is mark:  # the finer of the two: exact strides
                 assert c.find((other,)) is mark
+
+
+# -- plain callables: words of tensors from C, in the table in Python ------------------------------------------------
+
+SPECS = {
+    "no list": KeySpec(),
+    "listed": KeySpec(("x",)),
+    "not listed": KeySpec(("n",)),
+    "exact": KeySpec(("n",), exact=frozenset({"x"})),
+}
+
+
+def of_callable(spec, *names):
+    """The table of a plain callable, as it is made where C launches, and the twin that has no C."""
+    made = launcher.make(names, spec, None, None)
+    assert made._roles
+    return made, PyLauncher(names, spec)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_words_from_c_are_shared_only_where_keys_are(spec):
+    every, shared = list(layouts(MEMORY.view(torch.float32)[:64])), 0
+    for one in every:
+        made, python = of_callable(spec, "x")
+        assert made.bind((one,), "bound") and python.bind((one,), "bound")
+        for other in every:
+            keys = [call_part(spec.replace(exact=frozenset()), {"x": x}, {}, "k") for x in (one, other)]
+            if made.find((other,)):
+                shared += 1
+                assert keys[0] == keys[1]
+            else:
+                assert python.find((other,)) is None or other.is_contiguous()
+    assert shared >= len(every)
+    if spec.exact:
+        assert shared == sum(one.shape == other.shape and one.stride() == other.stride() and
+                             (one.data_ptr() - other.data_ptr()) % 16 == 0 for one in every for other in every)  # fmt: skip
+
+
+def several():
+    """Tensors of the exact type, in which C and Python may read something or nothing."""
+    x = torch.zeros(3, 3)
+    yield from (x, x.to(torch.int32), torch.nn.Parameter(x), x.T, torch.zeros(12)[3:].view(3, 3), torch.zeros(3))
+    yield from (
+        torch.empty(3, 3, device="meta"),
+        torch.quantize_per_tensor(x, 1.0, 0, torch.qint8),
+        x.conj(),
+        x.to_mkldnn(),
+    )
+    yield from exotic()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning", "ignore:.*quantiz.*:")
+def test_a_tensor_that_c_cannot_read_has_the_words_of_python():
+    every = list(several())
+    for one in every:
+        for other in every[3::4]:
+            made, python = of_callable(KeySpec(), "x", "y", "n")
+            plain = torch.zeros(3)
+            assert made.bind((plain, plain, 1), "plain") and python.bind(
+                (plain, plain, 1), "plain"
+            )  # a plan by C first
+            bound = made.bind((one, plain, 1), "one")
+            assert bound is python.bind((one, plain, 1), "one")
+            assert made.find((one, plain, 1)) == python.find((one, plain, 1)) == ("one" if bound else None)
+            if made.find((other, plain, 1)):  # C tells a tensor without data from one of a CPU, which Python need not
+                assert python.find((other, plain, 1))
+            assert made.find((plain, plain, 2)) is None
+
+
+def test_tensors_among_other_arguments():
+    made, python = of_callable(KeySpec(), "self", "x", "n", "y", "rest")
+    x, y, me = torch.zeros(4), torch.zeros(5), object()
+    for call in (
+        (me, x, 1, y, "a"),
+        (me, y, 1, x, "a"),
+        (me, x, 2, y, "a"),
+        (me, x, 1, None, "a"),
+        (None, x, 1, y, (x, 1)),
+    ):
+        for table_ in (made, python):
+            assert table_.find(call) is None
+            assert table_.bind(call, str(call))
+            assert table_.find(call) == str(call)
+
+
+def test_a_hit_of_a_plain_callable_asks_no_tensor_in_python(monkeypatch):
+    x = torch.zeros(4)
+    asked = []
+    monkeypatch.setattr(torch.Tensor, "data_ptr", lambda self: asked.append(self) or 0)
+    for name, count in {"": 0, "python": 1}.items():
+        monkeypatch.setenv("AUTOTUNED_LAUNCHER", name)
+        made = launcher.make(("x",), KeySpec(), None, None)
+        assert made.bind((x,), "bound")
+        asked.clear()
+        assert made.find((x,)) == "bound"
+        assert len(asked) == count
+
+
+def test_words_keep_nothing_and_refuse_what_is_no_tensor():
+    import sys
+
+    x, other = torch.zeros(8), torch.zeros(8)[1:]
+    count = sys.getrefcount(x)
+    for _ in range(1000):
+        assert _launch.tensor_words(b"\1\0", x, other) != _launch.tensor_words(b"\1\0", other, x)
+        assert _launch.tensor_words(b"\1\1", x, 5) is None
+    assert sys.getrefcount(x) == count
+    assert _launch.tensor_words(bytes(129), *[x] * 129) is None  # more than the extension's limit
+    assert _launch.tensor_words(bytes(range(128)), *[x] * 128) is not None
+    for wrong in ((), (x,), ("1", x), (b"\1", x, x)):
+        with pytest.raises(TypeError, match="as many roles"):
+            _launch.tensor_words(*wrong)

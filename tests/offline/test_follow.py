@@ -19,7 +19,7 @@ from fakes import FakeConfig, form, make_key
 from newer import store_choice
 
 import autotuned
-from autotuned.errors import OptionError, RecordingError
+from autotuned.errors import OptionError, RecordingError, StoreError
 from autotuned.offline import follow as following
 from autotuned.offline.store_recordings import StoreTail
 from autotuned.recording.file import RecordedCall, Tail, Writer
@@ -187,6 +187,37 @@ def test_a_store_that_is_away_is_said_once_and_asked_again(store, tmp_path, capl
     assert caplog.text.count("cannot be asked for recordings") == 1
     tail._backend.names = names
     assert tail.look() and counts(tail) == {1: 1}
+
+
+def test_a_recording_that_is_gone_counts_no_more(store, tmp_path):
+    tail = StoreTail(store)
+    pushed(store, tmp_path / "a.jsonl", line(recorded(1)))
+    [name] = pushed(store, tmp_path / "b.jsonl", line(recorded(1)), line(recorded(2))).files
+    assert tail.look() and counts(tail) == {1: 2, 2: 1}
+    tail._backend.remove(name)
+    assert tail.look() and counts(tail) == {1: 1} and not tail.look()
+
+
+def test_a_recording_that_is_too_large_is_said_and_not_sent(store, tmp_path, monkeypatch, caplog):
+    pushed(store, tmp_path / "a.jsonl", line(recorded(1)))
+    tail = StoreTail(store)
+    with monkeypatch.context() as patch:
+        patch.setattr("autotuned.offline.store_recordings.MAX_FILE_BYTES", 100)
+        assert tail.look() and tail.strange == 1 and not tail.look()
+        assert caplog.text.count("is not used") == 1
+    monkeypatch.setattr("autotuned.offline.release.shared.MAX_FILE_BYTES", 100)
+    with pytest.raises(StoreError, match="expected at most 100 bytes of distinct calls"):
+        pushed(store, tmp_path / "a.jsonl", line(recorded(2)))
+
+
+def test_what_is_waited_for_is_said_once(store, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(following, "POLL_S", 0.0)
+    monkeypatch.setattr(following, "TELL_S", 0.0)
+    (tmp_path / "strange.jsonl").write_text("no call\n" * 3)
+    for given, got in ((store, "none yet"), (tmp_path / "later.jsonl", "none yet"), (tmp_path / "strange.jsonl", "3")):
+        looks = iter(range(5))
+        follow(given, until=lambda status, looks=looks: next(looks, 4) == 4)
+        assert caplog.text.count(f"{given}: expected recorded calls, got {got}") == 1
 
 
 def test_a_companion_follows_a_store_and_goes_on_where_it_was(store, tmp_path, monkeypatch):

@@ -1,7 +1,10 @@
 """Values, passwords, constructors and hosts that a shared store should not have, and what they must not do."""
 
+import importlib
 import os
+import signal
 import stat
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +117,25 @@ def test_a_thread_that_cannot_begin_is_no_error_of_a_launch(redis_url: str, host
 
 
 # -- the better record stays -------------------------------------------------------------------------------------------
+
+
+def test_a_child_forked_while_a_thread_imports_a_client_can_import_it_too(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_client.py").write_text("import time\ntime.sleep(0.5)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(clients, "backend_of", lambda place: importlib.import_module("slow_client"))
+    client = Client(place("redis://127.0.0.1:1/0"))
+    thread = threading.Thread(target=client._loaded)
+    thread.start()
+    while "slow_client" not in sys.modules:
+        pass
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # ends it
+        os._exit(0 if client._loaded() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
 
 
 def test_what_was_measured_better_before_there_was_a_store_stays_and_is_sent(redis_url: str, hosts: Any) -> None:

@@ -54,6 +54,9 @@ def test_the_namespace_is_an_option_or_follows_the_url_and_a_password_may_have_i
         ("redis://host/0", {"key": "short"}, "key"),
         ("redis://host/0", {"wait_s": float("nan")}, "wait_s"),
         ("redis://host/0", {"lease_s": -1.0}, "lease_s"),
+        ("redis://host/0", {"wait_s": "1"}, "wait_s"),
+        ("redis://host/0", {"key": b"bytes of a good length"}, "key"),
+        (b"redis://host/0", {}, "url"),  # as no type checker lets through
     ],
 )
 def test_what_cannot_be_is_refused_with_what_was_expected(url: str, options: dict[str, object], named: str) -> None:

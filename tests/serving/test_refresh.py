@@ -15,8 +15,10 @@ from stored import lines
 
 import autotuned
 from autotuned import autotune
+from autotuned.errors import SealedError
 from autotuned.serving import refresh as refreshing
 from autotuned.store import layout
+from autotuned.store.choice import Choice, Origin
 
 CONFIGS = [FakeConfig({"step": step}) for step in range(3)]
 numbers = itertools.count()
@@ -120,6 +122,56 @@ def test_choices_that_are_kept_in_this_process_alone_are_left(monkeypatch):
     assert kept(1) == 0
     store_choice(kept, CONFIGS[1], 1)
     assert autotuned.refresh().swaps == [] and kept(1) == 0
+
+
+def test_a_choice_kept_in_this_process_alone_is_not_forgotten():
+    kept = autotune(CONFIGS, default=CONFIGS[0], name="refreshed.alone", cache_results=False)(lambda x, *, step: step)
+    key = store_choice(kept, CONFIGS[1], 1)
+    kept.tuner.chooser.state.remember(key, Choice(CONFIGS[2], Origin.SEARCH))
+    autotuned.refresh()
+    assert kept(1) == 2
+
+
+def test_a_choice_that_is_not_bound_is_asked_anew_only_if_its_record_changed(work):
+    key = store_choice(work, CONFIGS[1], 1)
+    assert work(1) == 1
+    choices = work.tuner.chooser.state.choices
+    for forgets in (True, False):
+        choices[key] = Choice(CONFIGS[1], Origin.STORE)
+        work.tuner.launcher.clear()
+        autotuned.refresh()
+        assert (key not in choices) is forgets
+
+
+def test_all_lists_of_candidates_of_a_key_are_looked_at():
+    def early(configs, named, **more):
+        return [one for one in configs if one.kwargs["step"] != named["without"]]
+
+    def body(x, without, *, step):
+        return step
+
+    work = autotune(
+        CONFIGS, key=["x"], default=CONFIGS[0], name="refreshed.pruned", version="1",
+        prune_configs_by={"early_config_prune": early},
+    )(body)  # fmt: skip
+    assert [work(1, 1), work(1, 5)] == [0, 0]
+    key = store_choice(work, CONFIGS[2], 1, 1)
+    assert key == work.tuner.chooser.key(work.tuner.call((1, 5), {}, None))
+    assert [swap.launches for swap in autotuned.refresh().swaps] == [1, 1]
+    assert [work(1, 1), work(1, 5)] == [2, 2]
+
+
+def test_a_seal_refuses_what_another_rank_proposes_of_a_key_that_has_no_record_here(work, monkeypatch):
+    assert work(1) == 0
+    [used] = refreshing._used_by(work.tuner)
+
+    def sealed(chosen):
+        raise SealedError("it is sealed", kernel="k", what="compile", reason="")
+
+    monkeypatch.setattr(work.tuner, "bound_anew", sealed)
+    assert refreshing._made(used, Choice(CONFIGS[2], Origin.STORE)).swap.refused
+    autotuned.refresh()
+    assert work(1) == 0
 
 
 def wait_for(condition):

@@ -3,6 +3,7 @@
 import collections
 import enum
 import functools
+import sys
 import warnings
 from typing import Any
 
@@ -363,6 +364,23 @@ def test_what_is_no_grid(xy, grid, configs, tuned_before):
         kernel[(4,)](*xy, 50)
     with pytest.raises(CallError, match=r"`.*double`: grid: expected a tuple of 1 to 3 integers, or a callable"):
         kernel[grid](*xy, 50)
+
+
+@pytest.mark.parametrize("is_bound", [False, True], ids=["never launched", "launched before"])
+def test_a_grid_that_launches_its_own_kernel_ends_as_in_python(xy, is_bound):
+    """To find out whether the grid is at fault it was called again at each depth: 2 to the power of all of them."""
+    asked = []
+
+    def grid(meta):
+        asked.append(len(asked))
+        return kernel[grid](*xy, 50)
+
+    kernel = autotune(CONFIGS[:1], do_bench=quick)(double)
+    if is_bound:
+        kernel[(4,)](*xy, 50)
+    with pytest.raises(RecursionError):
+        kernel[grid](*xy, 50)
+    assert len(asked) <= sys.getrecursionlimit()
 
 
 @pytest.mark.parametrize("configs", [CONFIGS[:1], CONFIGS], ids=["one", "two"])

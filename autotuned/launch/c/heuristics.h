@@ -8,7 +8,7 @@ typedef struct {
   PyObject_HEAD
   PyObject *fn, *values, *arg_names; /* strong or NULL: as Triton's class sets them */
   PyObject *seen;          /* strong or NULL: the kernel for which `_still_ours` last said yes */
-  PyObject *given, *every; /* strong or NULL: the last call's names of keywords, and these with the computed ones */
+  PyObject *every;         /* strong or NULL: the names of the last call's keywords, then of the computed values */
   uint64_t generation;     /* the shared one when `_still_ours` last said yes */
   int direct;              /* whether values are computed here at all */
   int replaced;            /* whether this object has a `run` of its own */
@@ -60,48 +60,48 @@ static int take_values(const Heuristics *h, Values *v) {
   return 1;
 }
 
-/* Whether the names made for the last call are those of this one. */
-static int names_fit(const Heuristics *h, PyObject *names, const Values *v) {
-  Py_ssize_t given = names ? PyTuple_GET_SIZE(names) : 0;
-  if (!h->every || h->given != names || PyTuple_GET_SIZE(h->every) != given + v->count) return 0;
-  for (int i = 0; i < v->count; i++) if (PyTuple_GET_ITEM(h->every, given + i) != v->names[i]) return 0;
+static inline PyObject *name_at(PyObject *names, Py_ssize_t given, const Values *v, Py_ssize_t i) {
+  return i < given ? PyTuple_GET_ITEM(names, i) : v->names[i - given];
+}
+
+/* hot path. Whether the names made for the last call are those of this one, for which Python makes a tuple of its own at a
+ * call of more than 15 keywords. */
+static int names_fit(const Heuristics *h, PyObject *names, Py_ssize_t given, const Values *v) {
+  if (!h->every || PyTuple_GET_SIZE(h->every) != given + v->count) return 0;
+  for (Py_ssize_t i = 0; i < given + v->count; i++)
+    if (PyTuple_GET_ITEM(h->every, i) != name_at(names, given, v, i)) return 0;
   return 1;
 }
 
 /* The names of the keywords with those of the computed values behind them: a new reference; NULL with an error set, or
  * without one if the caller passes one of them by keyword itself. */
 static PyObject *every_name(Heuristics *h, PyObject *names, const Values *v) {
-  if (!names_fit(h, names, v)) {
-    Py_ssize_t given = names ? PyTuple_GET_SIZE(names) : 0;
+  Py_ssize_t given = names ? PyTuple_GET_SIZE(names) : 0;
+  if (!names_fit(h, names, given, v)) {
     PyObject *every = PyTuple_New(given + v->count);
     if (!every) return NULL;
     for (Py_ssize_t i = 0; i < given + v->count; i++) {
-      PyObject *name = i < given ? PyTuple_GET_ITEM(names, i) : v->names[i - given];
+      PyObject *name = name_at(names, given, v, i);
       int twice = i >= given && names ? PySequence_Contains(names, name) : 0;
       if (twice) { Py_DECREF(every); return NULL; }
       Py_INCREF(name);
       PyTuple_SET_ITEM(every, i, name);
     }
-    PyObject *old_given = h->given, *old_every = h->every;
-    Py_XINCREF(names);
-    h->given = names;
-    h->every = every;
-    Py_XDECREF(old_given);
-    Py_XDECREF(old_every);
+    Py_XSETREF(h->every, every);
   }
   Py_INCREF(h->every);
   return h->every;
 }
 
-/* What the caller passed, by name, grid and warm-up included. New reference. */
+/* What the caller passed, by name, with grid and warm-up where Triton's `[]` puts them. New reference. */
 static PyObject *what_was_passed(const Heuristics *h, PyObject *const *args, Py_ssize_t positional, PyObject *names,
                                  PyObject *grid) {
   PyObject *passed = PyDict_New();
   for (Py_ssize_t i = 0; passed && i < positional; i++)
     if (PyDict_SetItem(passed, PyList_GET_ITEM(h->arg_names, i), args[i])) Py_CLEAR(passed);
+  if (passed && (PyDict_SetItem(passed, s_grid, grid) || PyDict_SetItem(passed, s_warmup, Py_False))) Py_CLEAR(passed);
   for (Py_ssize_t i = 0; passed && names && i < PyTuple_GET_SIZE(names); i++)
     if (PyDict_SetItem(passed, PyTuple_GET_ITEM(names, i), args[positional + i])) Py_CLEAR(passed);
-  if (passed && (!PyDict_SetDefault(passed, s_grid, grid) || !PyDict_SetDefault(passed, s_warmup, Py_False))) Py_CLEAR(passed);
   return passed;
 }
 
@@ -173,12 +173,11 @@ static PyObject *heuristics_attach(Heuristics *h, PyObject *direct) {
 }
 
 static int heuristics_traverse(Heuristics *h, visitproc visit, void *arg) {
-  Py_VISIT(h->fn); Py_VISIT(h->values); Py_VISIT(h->arg_names); Py_VISIT(h->seen); Py_VISIT(h->given); Py_VISIT(h->every);
+  Py_VISIT(h->fn); Py_VISIT(h->values); Py_VISIT(h->arg_names); Py_VISIT(h->seen); Py_VISIT(h->every);
   return 0;
 }
 static int heuristics_clear(Heuristics *h) {
-  Py_CLEAR(h->fn); Py_CLEAR(h->values); Py_CLEAR(h->arg_names); Py_CLEAR(h->seen);
-  Py_CLEAR(h->given); Py_CLEAR(h->every);
+  Py_CLEAR(h->fn); Py_CLEAR(h->values); Py_CLEAR(h->arg_names); Py_CLEAR(h->seen); Py_CLEAR(h->every);
   return 0;
 }
 static void heuristics_dealloc(Heuristics *h) {

@@ -148,6 +148,7 @@ static PyObject *environment(PyObject *module, PyObject *unused) {
 
 static PyMethodDef module_methods[] = {
     {"environment", environment, METH_NOARGS, "A number that changes with any environment variable, also by C code."},
+    {"tensor_words", (PyCFunction)(void (*)(void))tensor_words, METH_FASTCALL, "tensor_words(roles, *tensors): the words of torch's tensors as bytes, each by its role; None if one cannot be read."},
     {"index_like", index_like, METH_VARARGS, "Whoever replaces `[]` of the first class is asked for that of `Base` too, of the second for that of `HeuristicsBase`."},
     {"watch", watch, METH_O, "Validate entries again when this dict or type changes; dicts before Python 3.12 are told by `direct`."},
     {"ready", ready, METH_NOARGS, "None if kernels can be launched from C, else why not."},

@@ -44,7 +44,7 @@ static PyObject *slow_run(PyObject *self, PyObject *const *args, Py_ssize_t posi
   for (Py_ssize_t i = 0; i < positional; i++) { Py_INCREF(args[i]); PyTuple_SET_ITEM(tuple, i, args[i]); }
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
     PyObject *name = PyTuple_GET_ITEM(names, i);
-    if (PyUnicode_Compare(name, s_grid) == 0 || PyUnicode_Compare(name, s_warmup) == 0) continue;
+    if (is_named(name, s_grid) || is_named(name, s_warmup)) continue;
     if (PyDict_SetItem(keywords, name, args[positional + i])) goto done;
   }
   result = PyObject_CallMethodObjArgs(self, s_slow_run, tuple, keywords, grid ? grid : Py_Ellipsis,
@@ -112,7 +112,7 @@ static PyObject *const *order_arguments(const Table *t, PyObject *const *args, P
     int i = next < t->n && t->names[next] == name ? next : -1;
     for (int j = (int)positional; i < 0 && j < t->n; j++) if (t->names[j] == name) i = j;
     if (i < 0) {
-      if (PyUnicode_Compare(name, s_grid) == 0 || PyUnicode_Compare(name, s_warmup) == 0) continue;
+      if (is_named(name, s_grid) || is_named(name, s_warmup)) continue;
       for (int j = (int)positional; i < 0 && j < t->n; j++) if (PyUnicode_Compare(t->names[j], name) == 0) i = j;
     }
     if (i < 0 || values[i]) return NULL;
@@ -175,8 +175,8 @@ static PyObject *base_run(PyObject *self, PyObject *const *args, Py_ssize_t posi
   PyObject *grid = NULL, *warmup = NULL;
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
     PyObject *name = PyTuple_GET_ITEM(names, i);
-    if (name == s_grid || (name != s_warmup && PyUnicode_Compare(name, s_grid) == 0)) grid = args[positional + i];
-    else if (name == s_warmup || PyUnicode_Compare(name, s_warmup) == 0) warmup = args[positional + i];
+    if (is_named(name, s_grid)) grid = args[positional + i];
+    else if (is_named(name, s_warmup)) warmup = args[positional + i];
   }
   if (!grid || (warmup && warmup != Py_False)) return slow_run(self, args, positional, names, grid, warmup);
   return call_kernel(self, args, positional | BY_RUN, names, grid);

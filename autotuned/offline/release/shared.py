@@ -31,6 +31,7 @@ from autotuned.remote.place import (
 from autotuned.store import layout, locks, record
 from autotuned.typed_json import JsonFields, digest
 
+RECORDING_S = 7 * 86400.0  # of a host that sends no more; a companion's reading would keep it in use
 _NAME = re.compile(r"[^/\\.][^/\\]*/[^/\\.][^/\\]*\.(json|bin)")  # a device's folder, and a file in it
 
 
@@ -85,7 +86,7 @@ def in_place(url: str, heads: bool = False) -> Iterator[None]:
 
     Args:
         url: The store.
-        heads: Sizes and times alone, as bounding the store needs them.
+        heads: Sizes and times alone, as bounding the store needs them; of recordings too.
 
     Raises:
         StoreError: It cannot be asked, or does not exist.
@@ -103,7 +104,7 @@ def in_place(url: str, heads: bool = False) -> Iterator[None]:
 def _sized(at: Place, backend: client.Backend) -> Iterator[tuple[str, Path]]:
     folder = layout.kernel_folder("any")
     disk.make_folder(folder)
-    for name, size, age_s in backend.sizes(RECORDS):
+    for name, size, age_s in (*backend.sizes(RECORDS), *backend.sizes(RECORDINGS)):
         path = folder / f"{digest_of(name)}.json"
         disk.write_text(path, "")
         os.truncate(path, size)
@@ -261,7 +262,11 @@ def _push_recording(path: Path, at: Place, backend: client.Backend) -> str:
     """Put the calls of a recording into the store, one line each with its whole count, in place of those put before."""
     name = f"{RECORDINGS}{digest([locks.host(), str(path.absolute())])[:16]}"
     lines = [disk.text({"id": one.identity, **one.to_json(), "count": one.count}) for one in calls.read(path)]
-    backend.write(name, at.seal(name, "".join(lines).encode()), "*")
+    data = at.seal(name, "".join(lines).encode())
+    if len(data) > MAX_FILE_BYTES:
+        raise StoreError(f"{path}: expected at most {MAX_FILE_BYTES} bytes of distinct calls, got {len(data)}.")
+    backend.write(name, data, "*")
+    backend.keep_for(name, RECORDING_S)
     return name
 
 

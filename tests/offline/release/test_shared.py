@@ -1,6 +1,7 @@
 """A shared store from the command line: listings, config files that move, what `doctor` says."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import autotuned
 from autotuned import env
 from autotuned.errors import ConfigFileError, OptionError, StoreError
 from autotuned.offline.release import shared
+from autotuned.recording.file import RecordedCall, Writer
 from autotuned.remote.client import Client
 from autotuned.remote.place import place
 from autotuned.store import layout, listing, records
@@ -88,6 +90,22 @@ def test_gc_bounds_the_store_and_leaves_the_users_alone(url: str) -> None:
     assert (done["deleted"], done["records"]) == (4, 2)
     assert len(in_store(url)) == 2
     assert records.read_of(make_key(3)) is not None
+
+
+def test_gc_removes_old_recordings_and_a_server_forgets_them(
+    url: str, tmp_path: Path, redis_store: tuple[str, Any]
+) -> None:
+    call = RecordedCall("app.k", "app:k", make_key(1), {}, None)
+    for name in ("old", "new"):
+        Writer(tmp_path / f"{name}.jsonl").call(call, call.identity)
+        [sent_as] = autotuned.push(tmp_path / f"{name}.jsonl", url).files
+        if name == "old":
+            os.utime(next((tmp_path / "mount").rglob(sent_as)), (0, 0))
+    run("gc", "--store", url, "--max-age", "1d")
+    assert in_store(url) == [sent_as]
+    server, client = redis_store
+    [sent_as] = autotuned.push(tmp_path / "new.jsonl", server).files
+    assert 6 * 86400 < client.ttl(f"autotuned:default:{sent_as}") <= shared.RECORDING_S
 
 
 # -- config files ----------------------------------------------------------------------------------------------------
