@@ -140,6 +140,12 @@ def parse_json(content: str | bytes) -> Json:
     return _decoder.decode(text)
 
 
+def parse_trusting(text: str) -> Json:
+    """Parse JSON as `parse_json` does, but in half the time, since repeated names and overflows go unnoticed."""
+    _check_depth(text)
+    return _trusting.decode(text)
+
+
 def decoded(content: str | bytes) -> str:
     """Decode JSON bytes in any Unicode encoding; raises UnicodeDecodeError, a ValueError."""
     return content if isinstance(content, str) else content.decode(json.detect_encoding(content))
@@ -197,6 +203,7 @@ def _finite(digits: str) -> float:
 
 # Made once: `json.loads` with options makes one per call, which shows when listing 100,000 records.
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_object)
+_trusting = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def text(data: Json) -> str:

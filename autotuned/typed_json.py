@@ -237,7 +237,7 @@ def why_not_portable(data: Json) -> str:
 
 def typed(value: Json, kind: type, where: str) -> Any:
     """Return `value` if it has type `kind`, else raise RecordError; a bool is not an int."""
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+    if type(value) is not kind and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
         raise wrong(where, kind.__name__, value)
     return value
 

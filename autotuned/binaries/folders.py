@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 
 
 class Shelf(NamedTuple):
-    """A config file and the compiled kernels beside it; only those that its entries name are `allowed`."""
+    """A config file and the compiled kernels beside it; only those that its entries name are allowed."""
 
     path: str
     config: ConfigFile
     binaries: BinaryFile
-    allowed: frozenset[str]
 
-    def serving(self, code: Code, form: Form) -> list[Variant]:
-        """The variants that may be launched for a call of this form, the most specialized first."""
+    def allows(self, variant: Variant) -> bool:
+        """Whether an entry names it."""
+        return self.config.names_binary(variant.digest)
+
+    def fitting(self, code: Code, form: Form) -> list[Variant]:
+        """The variants for a call of this form, allowed or not, the most specialized first."""
         found = [variant for variant in self.binaries.matching(code, form.fixed) if variant.form.serves(form)]
-        found = [variant for variant in found if variant.digest in self.allowed]
         return sorted(found, key=lambda variant: variant.form.rank)
 
 
@@ -107,15 +109,14 @@ def _in_folder(folder: Traversable, kernel: str, device: Device) -> list[Shelf]:
 
 
 def _shelf(path: Traversable, beside: Traversable, config: ConfigFile) -> Shelf | None:
-    allowed = frozenset(digest for _, entry in config.entries() for digest in entry.binaries)
-    if not allowed:
+    if not config.names_binary(""):
         return None
     binaries = read(beside)
     if binaries is None or binaries.kernel != config.kernel:
         if binaries is not None:
             _say(str(beside), f"expected kernel {config.kernel!r}, got {binaries.kernel!r}: it is skipped.")
         return None
-    return Shelf(str(path), config, binaries, allowed)
+    return Shelf(str(path), config, binaries)
 
 
 def read(path: Traversable) -> BinaryFile | None:

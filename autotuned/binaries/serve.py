@@ -16,6 +16,7 @@ from autotuned.binaries.folders import Kernel, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded
 from autotuned.binaries.variant import Code, Form, Variant, difference, form_of
 from autotuned.configfiles import policy
+from autotuned.configfiles.entry import Entry
 from autotuned.errors import AutotunedError
 from autotuned.gpu.device import Device
 from autotuned.store import conditions
@@ -49,7 +50,6 @@ class Asked(Frozen):
 
     code: Code
     form: Form
-    special: Specialization
 
 
 class Server:
@@ -73,7 +73,7 @@ class Server:
         self._specializers: dict[int, Specializer] = {}
         # For the current call, by weak references.
         self._latest: tuple[Any, Code | None] = (None, None)
-        self._latest_serving: tuple[Asked | None, Shelf | None, list[Variant]] = (None, None, [])
+        self._latest_fitting: tuple[Asked | None, Shelf | None, list[Variant]] = (None, None, [])
         self._latest_asked: tuple[Any, Any, tuple[Any, ...], Asked | None] = (None, None, (), None)
 
     def shelves(self, device: Device) -> Shelves:
@@ -115,17 +115,20 @@ class Server:
 
     def _asked_anew(self, call: Call, config: Any, code: Code) -> Asked | None:
         try:
-            special = self.specialize(call, config, code.arch)
+            special = self._specializer(code.arch).looked_up(self._tunable.everything(call, config))
         except Exception:  # Triton's own launch refuses it, in its words
             return None
         form = form_of(special, self.constexprs)
-        return None if form is None else Asked(code, form, special)
+        return None if form is None else Asked(code, form)
 
     def specialize(self, call: Call, config: Any, arch: int) -> Specialization:
         """What Triton would compile for a call with a config; raises what Triton raises."""
+        return self._specializer(arch).of((), self._tunable.everything(call, config))
+
+    def _specializer(self, arch: int) -> Specializer:
         if arch not in self._specializers:
             self._specializers[arch] = Specializer(self.jit, arch)
-        return self._specializers[arch].of((), self._tunable.everything(call, config))
+        return self._specializers[arch]
 
     def look(self, call: Call, part: Json, context: Mapping[str, Json], live: Candidates, needed: Conditions) -> Look:
         """The choice of an entry with a binary for the call (`part` of its key), whatever toolchain measured it."""
@@ -143,7 +146,7 @@ class Server:
                     seen = Look(None, "config gone", mismatch.misfit(entry.config, live), shelf.path)
                 elif lack:
                     seen = Look(None, "weaker conditions", f"measured {lack}", shelf.path)
-                elif why := self._why_not(call, config, shelf, frozenset(entry.binaries)):
+                elif why := self._why_not(call, config, shelf, partial(_names, entry)):
                     seen = Look(None, "absent", f"{shelf.path}: {why}")
                 else:
                     note = Choice(config, Origin.BINARY, where=shelf.path, conditions=entry.conditions)
@@ -159,29 +162,29 @@ class Server:
         if why := specialization.changes_code(self.jit):
             return why
         shelves = self.shelves(self._tunable.device(call))
-        whys = [self._why_not(call, config, shelf, shelf.allowed) for shelf in shelves]
+        whys = [self._why_not(call, config, shelf, shelf.allows) for shelf in shelves]
         return "" if "" in whys else next(iter(whys), "there are no binaries for this device")
 
-    def _why_not(self, call: Call, config: Any, shelf: Shelf, among: frozenset[str]) -> str:
-        """Why no binary of an entry serves a call; "" if one does."""
+    def _why_not(self, call: Call, config: Any, shelf: Shelf, named: Callable[[Variant], bool]) -> str:
+        """Why no binary that an entry named serves a call; "" if one does."""
         asked = self.asked(call, config)
         if asked is None:
             return "its arguments or constants are of a kind that no binary is built for"
-        if any(variant.digest in among for variant in self._serving(shelf, asked)):
+        if any(map(named, self._fitting(shelf, asked))):
             return ""
-        theirs = [variant for variant in shelf.binaries.variants if variant.digest in among]
+        theirs = list(filter(named, shelf.binaries.variants))
         if config.pre_hook is not None:  # it may set the blocks of descriptors
             later = [one.form.of_any_block for one in theirs if one.code.text == asked.code.text]
             if any(form.serves(asked.form.of_any_block) for form in later):
                 return ""
         return _differences(theirs, asked.code, asked.form)
 
-    def _serving(self, shelf: Shelf, asked: Asked) -> list[Variant]:
+    def _fitting(self, shelf: Shelf, asked: Asked) -> list[Variant]:
         """A shelf's variants for a call; cached, since look-up and loading both ask."""
-        of, at, found = self._latest_serving  # read once: another thread may replace it
+        of, at, found = self._latest_fitting  # read once: another thread may replace it
         if of is not asked or at is not shelf:
-            found = shelf.serving(asked.code, asked.form)
-            self._latest_serving = asked, shelf, found
+            found = shelf.fitting(asked.code, asked.form)
+            self._latest_fitting = asked, shelf, found
         return found
 
     def find(self, call: Call, config: Any) -> tuple[Shelf, Variant, Asked] | None:
@@ -194,7 +197,7 @@ class Server:
         if asked is None:
             return None
         for shelf in shelves:
-            for variant in self._serving(shelf, asked):
+            for variant in filter(shelf.allows, self._fitting(shelf, asked)):
                 return shelf, variant, asked
         return None
 
@@ -212,7 +215,7 @@ class Server:
             variant.digest: (shelf, variant)
             for shelf in (self.shelves(device) if code is not None else ())
             for variant in shelf.binaries.variants
-            if variant.digest in shelf.allowed and code is not None and variant.code.text == code.text
+            if code is not None and variant.code.text == code.text and shelf.allows(variant)
         }
         return [partial(self._load, *at) for at in found.values()]
 
@@ -252,7 +255,8 @@ class Server:
         try:
             if asked.form.text != variant.form.text:
                 return False  # Triton would look under another hash
-            specialization.fill_cache(self.jit, asked.special, variant.metadata, shelf.binaries.code(variant))
+            special = self.specialize(call, config, asked.code.arch)
+            specialization.fill_cache(self.jit, special, variant.metadata, shelf.binaries.code(variant))
         except (OSError, AutotunedError) as error:
             log.debug("Triton's cache is not filled with %s: %s", variant.digest[:12], error)
             return False
@@ -287,6 +291,10 @@ class Server:
             return otherwise(values, grid) if binary is None else self.launch(call, config, binary)
 
         return run
+
+
+def _names(entry: Entry, variant: Variant) -> bool:
+    return variant.digest in entry.binaries
 
 
 def _entries(shelf: Shelf, call: str, context: Mapping[str, Json]) -> list[Any]:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import Frozen
+from autotuned._startup import Frozen, later
 from autotuned.errors import EncodingError
-from autotuned.key import exact
-from autotuned.key.words import value_words
+from autotuned.key import source
 from autotuned.triton_compat import descriptors
 from autotuned.triton_compat.specialization import NUMBERS, Specialization, options_json
-from autotuned.typed_json import Json, canonical, digest, integer, named, typed, wrong
+from autotuned.typed_json import Json, canonical, digest, encode, integer, named, typed, wrong
+
+if TYPE_CHECKING:
+    from autotuned.key import exact, words
+else:
+    exact, words = later("key.exact"), later("key.words")  # for unusual constants, and for errors
 
 DIGEST = 32  # hex digits of a variant's digest: 128 bits
 _ONE, _NONE = "=1", "=None"  # types of an integer 1 and a None pointer, which are compiled in
+_COMPILED_IN = ("constexpr", _ONE, _NONE)
 _TUPLE = re.compile(r"tuple\[(\d{1,3})\]")
 _SIZES = ("shared", "num_warps", "num_ctas", "global_scratch_size", "profile_scratch_size", "global_scratch_align",
           "profile_scratch_align", "tmem_size")  # fmt: skip
@@ -113,7 +118,7 @@ class Form(Frozen):
         if isinstance(theirs, dict) and isinstance(own, dict):
             for name in theirs.keys() & own.keys():
                 if canonical(theirs[name]) != canonical(own[name]):
-                    return f"`{name}`: {value_words(theirs[name])}; compiled were: {value_words(own[name])}"
+                    return f"`{name}`: {words.value_words(theirs[name])}; compiled were: {words.value_words(own[name])}"
         return "other constants or options"
 
     @property
@@ -145,7 +150,7 @@ class Form(Frozen):
     def load(cls, data: Json, where: str) -> Form:
         """Parse JSON; RecordError if invalid."""
         fields = named(data, where, cls._names)
-        pairs = [_pair(pair, f"{where}.types[{i}]") for i, pair in enumerate(typed(fields["types"], list, where))]
+        pairs = [_pair(pair, where) for pair in typed(fields["types"], list, where)]
         assumes = typed(fields["assumes"], dict, f"{where}.assumes")
         for name, text in assumes.items():
             typed(text, str, f"{where}.assumes.{name}")
@@ -169,11 +174,13 @@ def _type_words(type_: str) -> str:
     return {_ONE: "an integer that is 1", _NONE: "None"}.get(type_, type_)
 
 
+@lru_cache(maxsize=1024)
 def is_launched(type_: str) -> bool:
     """Whether a launch passes a value for this type."""
     return type_ in NUMBERS or type_.startswith("*") or descriptors.is_type(type_)
 
 
+@lru_cache(maxsize=1024)
 def _items(type_: str) -> int:
     """Number of items of a tuple type; -1 for other types."""
     found = _TUPLE.match(type_)
@@ -196,10 +203,9 @@ def _check_items(name: str, type_: str, following: Iterator[tuple[str, str]], wh
 
 
 def _pair(data: Json, where: str) -> tuple[str, str]:
-    pair = typed(data, list, where)
-    if len(pair) != 2:
-        raise wrong(where, "a name and a type", data)
-    return typed(pair[0], str, where), typed(pair[1], str, where)
+    if type(data) is not list or [*map(type, data)] != [str, str]:
+        raise wrong(f"{where}.types", "a name and a type", data)
+    return data[0], data[1]
 
 
 class Variant(Frozen):
@@ -268,17 +274,39 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
     own, types, constants, assumes = frozenset(constexprs), [], {}, {}
     try:
         for name, path, type_ in _parts(special.signature):
-            value = special.constants.get(path)
-            if type_ == "constexpr" and (type_ := _compiled_in(name, value, own)) == "constexpr":
-                constants[name] = exact.spell(value, f"constant {name!r}")
-            elif type_ not in (_ONE, _NONE) and not is_launched(type_) and _items(type_) < 0:
+            if type_ == "constexpr":
+                value = special.constants.get(path)
+                type_ = _compiled_in(name, value, own)
+                if type_ == "constexpr":
+                    where = f"constant {name!r}"
+                    constants[name] = encode(value, where) if source.is_exact(value) else exact.spell(value, where)
+            if type_ not in _COMPILED_IN and not is_launched(type_) and _items(type_) < 0:
                 return None
             if assumed := special.attrs.get(path):
-                assumes[name] = canonical(assumed)
+                assumes[name] = _assumption(*map(tuple, assumed))
             types.append((name, type_))
-        return Form(tuple(types), assumes, constants, plain(options_json(special.options)))
+        return Form(tuple(types), assumes, constants, _options_of(special.options))
     except (EncodingError, TypeError):
         return None
+
+
+@lru_cache(maxsize=64)
+def _assumption(*assumed: Any) -> str:
+    return canonical(assumed)
+
+
+def _options_of(options: Any) -> Json:
+    """Options as JSON, written once for each object: one serves many calls (`Specializer.looked_up`)."""
+    known = _written.get(id(options))
+    if known is None or known[0] is not options:
+        while len(_written) >= _MOST_WRITTEN:
+            _written.pop(next(iter(_written)), None)
+        known = _written[id(options)] = options, plain(options_json(options))
+    return known[1]
+
+
+_written: dict[int, tuple[Any, Json]] = {}
+_MOST_WRITTEN = 256
 
 
 def _compiled_in(name: str, value: Any, constexprs: Collection[str]) -> str:
@@ -293,7 +321,10 @@ def _compiled_in(name: str, value: Any, constexprs: Collection[str]) -> str:
 def _parts(signature: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...], str]]:
     """Name, path and type of each parameter, a tuple's items behind it."""
     for place, (name, type_) in enumerate(signature.items()):
-        yield from _flat(name, (place,), type_)
+        if isinstance(type_, tuple):
+            yield from _flat(name, (place,), type_)
+        else:
+            yield name, (place,), type_
 
 
 def _flat(name: str, path: tuple[int, ...], type_: Any) -> Iterator[tuple[str, tuple[int, ...], str]]:

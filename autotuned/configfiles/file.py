@@ -88,6 +88,9 @@ class ConfigFile:
         self.ends = NO_ENDS
         self.indexes: dict[Any, Any] = {}  # caches of other modules, cleared by each change
 
+    def complete(self) -> None:
+        """Check entries that were not checked when the file was read (`lazy.LazyFile`)."""
+
     def add(self, context: Json, entry: Entry) -> None:
         """Add an entry, replacing one for the same call and context."""
         self.indexes.clear()
@@ -153,11 +156,16 @@ class ConfigFile:
             return None
         return group.entries.get(canonical(key.call))
 
-    def in_all_contexts(self, call: str) -> Iterator[tuple[Json, Entry]]:
+    def in_all_contexts(self, call: str) -> list[tuple[Json, Entry]]:
         """The entries for a call, given as canonical text, each with its context."""
-        for group in self._groups.values():
-            if call in group.entries:
-                yield group.context, group.entries[call]
+        return [(group.context, group.entries[call]) for group in self._groups.values() if call in group.entries]
+
+    def names_binary(self, digest: str) -> bool:
+        """Whether an entry names this binary; with "", whether one names any."""
+        if "binaries" not in self.indexes:
+            self.indexes["binaries"] = {one for _, entry in self.entries() for one in entry.binaries}
+        named: set[str] = self.indexes["binaries"]
+        return digest in named if digest else bool(named)
 
     def groups(self) -> list[Group]:
         """The groups in file order."""
@@ -266,7 +274,7 @@ def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Faul
         remedy = "upgrade autotuned to read it" if schema > SCHEMA else "`autotuned tune --out` rewrites it"
         raise RecordError(f"expected schema {SCHEMA}, got {schema!r}; {remedy}.", where="schema")
     fields = fields_of({"rules": [], **data}, "file", {"schema", "kernel", "device", "rules", "groups"})
-    reader = _Reader(_empty(fields), path)
+    reader = _Reader(empty(fields), path)
     places = iter(
         [number for number, line in enumerate(lines, 1) if line.startswith('  {"context":') and line[-1] == ","]
     )
@@ -383,10 +391,11 @@ def _headed(lines: list[str]) -> ConfigFile:
     fields = {name: value for head in heads for name, value in head.items()}
     if len(heads) != 3 or fields.keys() != {"schema", "kernel", "device"} or fields["schema"] != SCHEMA:
         raise ValueError(f"expected schema {SCHEMA}, kernel and device, a line each, got {fields!r:.60}.")
-    return _empty(fields)
+    return empty(fields)
 
 
-def _empty(fields: Mapping[str, Json]) -> ConfigFile:
+def empty(fields: Mapping[str, Json]) -> ConfigFile:
+    """A file without entries, with the kernel and the device in these fields; RecordError if they are invalid."""
     check_device(fields["device"], "device")
     return ConfigFile(typed(fields["kernel"], str, "kernel"), from_json(fields["device"]))
 

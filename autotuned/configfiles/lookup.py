@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import disk, env
 from autotuned.configfiles import file as configfile
-from autotuned.configfiles import nearest_shape
+from autotuned.configfiles import lazy, nearest_shape
 from autotuned.configfiles import policy as policies
 from autotuned.configfiles.file import ConfigFile, Entry, Fault
 from autotuned.configfiles.policy import Folder, Policy, Verdict
@@ -253,11 +253,11 @@ def read(path: Traversable, kernel: str | None) -> Read:
     """The file at a path, read once; `report` tells its faults."""
     name = (str(path), kernel)
     if name not in _files:
-        _files[name] = read_anew(path, kernel)
+        _files[name] = read_anew(path, kernel, lazy.read_lazily)
     return _files[name]
 
 
-def read_anew(path: Traversable, kernel: str | None) -> Read:
+def read_anew(path: Traversable, kernel: str | None, parse: Parse = configfile.read) -> Read:
     """Read the file at a path; anything there that cannot be a config file is a fault."""
     try:
         content = disk.read_resource(path)
@@ -268,7 +268,7 @@ def read_anew(path: Traversable, kernel: str | None) -> Read:
         return Read(None, [] if absent else [Fault(str(path), f"{error}.")])
     except ValueError as error:
         return Read(None, [Fault(str(path), str(error).removeprefix(f"{path}: "))])
-    file, faults = configfile.read(content, str(path))
+    file, faults = parse(content, str(path))
     if file is not None and configfile.file_name(file.kernel) != path.name:
         wanted = f"kernel {kernel!r}" if kernel else "the kernel of its name"
         text = f"expected {wanted}, got {file.kernel!r}: files keep the names they are written under."
@@ -276,9 +276,14 @@ def read_anew(path: Traversable, kernel: str | None) -> Read:
     return Read(file, faults)
 
 
+Parse = Callable[[bytes, str], tuple[ConfigFile | None, list[Fault]]]
+
+
 def report(kernel: str | None, strict: bool = False) -> None:
     """Warn once about the faults of a kernel's files read so far; with `strict`, raise ConfigFileError instead."""
     for (_, wanted), (file, faults) in list(_files.items()):
+        if strict and wanted == kernel and file is not None:
+            file.complete()
         for fault in faults if wanted == kernel else ():
             if fault.harmless:
                 continue

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -254,6 +255,7 @@ def _version(name: str, ours: Json, theirs: Json) -> Step | None:
     return Step("triton_newer", f"newer {note}", tuple(map(float, other[0])))
 
 
+@lru_cache(maxsize=256)
 def version_order(text: str) -> tuple[tuple[int, int, int, int], int, str]:
     """A sortable version: 3.10 after 3.9, 3.4.0a1 before 3.4.0, 3.4.0+git1 after it."""
     match = re.match(r"v?(\d+(?:\.\d+)*)(.*)", text)

@@ -50,6 +50,7 @@ _SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
 _RESERVED = frozenset(["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))])
 
 
+@lru_cache(maxsize=1024)
 def file_stem(name: str) -> str:
     """A valid file name, without suffix, for any text: the text itself if possible, else a safe form with a hash."""
     safe = safe_name(name)[:120]

@@ -294,6 +294,9 @@ def stride_pattern(shape: Sequence[int], strides: Sequence[int]) -> str:
     return "".join(pattern)
 
 
+PLAIN = frozenset((type(None), bool, int, float, str))  # types of values that hold no memory
+
+
 def is_descriptor(value: Any) -> bool:
     """Whether a value is a Triton tensor descriptor: a tensor as `base`, and a block shape."""
     is_one = hasattr(value, "base") and hasattr(value, "block_shape") and hasattr(value, "strides")

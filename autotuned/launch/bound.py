@@ -7,14 +7,14 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import later
-from autotuned.key import memory
 from autotuned.launch import codegen
 from autotuned.tunable.call import Tunable, refuse_grid
 
 if TYPE_CHECKING:
+    from autotuned.key import memory
     from autotuned.launch import driver_call
 else:
-    driver_call = later("launch.driver_call")
+    driver_call, memory = later("launch.driver_call"), later("key.memory")
 
 Run = Callable[[tuple[Any, ...], Any], Any]
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import index, is_
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native
 from autotuned._startup import Frozen, later
+from autotuned.key.key import PLAIN
 from autotuned.launch import bound, codegen
 from autotuned.launch.bound import Bound, Run
-from autotuned.triton_compat import compiled, kernel, launcher
+from autotuned.triton_compat import compiled, kernel
 from autotuned.tunable.call import Call, Tunable
 
 if TYPE_CHECKING:
     from autotuned.launch import driver_call
+    from autotuned.triton_compat import launcher
 else:
-    driver_call = later("launch.driver_call")
+    driver_call, launcher = later("launch.driver_call"), later("triton_compat.launcher")
 
 
 class Filled(Frozen):
@@ -45,12 +48,19 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
         found = compiled.handle_of(tunable.fn, kernel, device)
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        directly = direct_launch(found, filled, memory, is_hooked, made, otherwise)
-        straight = looked_up(found, made, renew) if described else directly  # whose blocks are no words of the twin
         fields = driver_call.fields(found, names, constants, parts)
-        if fields is None:
-            return straight, None, None
-        return straight, fields, driver_call.Twin(found, names, codegen.mapping(names, constants))
+        twin = driver_call.Twin(found, names, codegen.mapping(names, constants)) if fields is not None else None
+        if described:  # whose blocks are no words of the twin
+            return looked_up(found, made, renew), fields, twin
+
+        def first(values: tuple[Any, ...], grid: Any) -> Any:
+            # Made when it is called: with the launcher in C that is seldom.
+            run = direct_launch(found, filled, memory(), is_hooked, made, otherwise)
+            if made.direct is fields and made.twin is twin:  # nothing else was planned meanwhile
+                made.launch_by(run, fields, twin)
+            return run(values, grid)
+
+        return first, fields, twin
 
     def renew(launched: Any) -> None:
         if not compiled.is_hooked(tunable.fn):
@@ -91,15 +101,15 @@ def _constants(tunable: Tunable, names: Sequence[str], config: Any) -> Mapping[s
     }
 
 
-def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool]:
-    """A test whether arguments' memory matches these in `compiled.compiled_for`, without keeping these alive.
+def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[], Callable[[tuple[Any, ...]], bool]]:
+    """Makes a test whether arguments' memory matches these in `compiled.compiled_for`, without keeping these alive.
 
     Generated, since the Python twin runs it on the hot path for callable grids.
     """
-    one, given = compiled.compiled_for, list(zip(names, values))
+    one, given = compiled.compiled_for, [(name, one) for name, one in zip(names, values) if type(one) not in PLAIN]
     tensors = {name: one([value])[0] for name, value in given if compiled.has_memory(value)}
     tuples = {name: one(value) for name, value in given if isinstance(value, tuple)}
-    return codegen.memory_test(names, tensors, tuples, one)
+    return partial(codegen.memory_test, names, tensors, tuples, one)
 
 
 def direct_launch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from autotuned.triton_compat import descriptors
@@ -57,6 +58,7 @@ def fields(
     )  # fmt: skip
 
 
+@lru_cache(maxsize=1024)
 def _kind(type_: Any) -> str | None:
     """The letter of a type, a tuple's items in brackets; None if Triton must pass it."""
     if isinstance(type_, tuple):

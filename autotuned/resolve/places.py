@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import later
 from autotuned.errors import BinaryError, PlaceError
-from autotuned.key.key import is_descriptor
+from autotuned.key.key import PLAIN, is_descriptor
 from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def refuse_unreachable(arguments: Mapping[str, Any], name: str) -> None:
 
 def _tensors(values: Iterable[Any], described: bool = True) -> Iterator[Any]:
     for value in values:
+        if type(value) in PLAIN:
+            continue
         if isinstance(value, tuple):
             yield from _tensors(value, described)
         elif is_descriptor(value):

@@ -10,6 +10,7 @@ losing configs. programs/: the kernels that a program launched, for its next pro
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
 from autotuned import disk, env
@@ -38,7 +39,12 @@ def schema_folder() -> Path:
 
 def kernel_folder(kernel: str) -> Path:
     """The folder of a kernel's records."""
-    return schema_folder() / file_stem(kernel)
+    return _kernel_folder(root(), kernel)
+
+
+@lru_cache(maxsize=1024)
+def _kernel_folder(below: Path, kernel: str) -> Path:
+    return below / f"v{record.SCHEMA}" / file_stem(kernel)
 
 
 def record_path(key: Key) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen, later
-from autotuned.key.key import is_descriptor
+from autotuned.key.key import PLAIN, is_descriptor
 from autotuned.triton_compat import kernel, versions
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def is_hooked(jit: Any) -> bool:
 
 
 def _inspected() -> bool:
-    from triton import knobs
+    import triton.knobs as knobs
 
     return knobs.runtime.add_stages_inspection_hook is not None
 
@@ -260,29 +260,29 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
 
     A hook or grid callable may change it between look-up and launch: resize a tensor, or change its memory or data.
     """
-    return tuple(
-        _memory(value) for value in values if isinstance(value, tuple) or has_memory(value) or is_descriptor(value)
-    )
-
-
-def _memory(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, tuple):
-        return compiled_for(value)
-    if is_descriptor(value):
-        return (*compiled_for([value.base]), *value.block_shape)
-    return value.dtype, value.data_ptr() & 15 == 0, value.get_device()
+    found: list[tuple[Any, ...]] = []
+    for value in values:
+        if type(value) in PLAIN:  # most, and each test below takes calls
+            continue
+        if isinstance(value, tuple):
+            found.append(compiled_for(value))
+        elif is_descriptor(value):
+            found.append((*compiled_for([value.base]), *value.block_shape))
+        elif has_memory(value):
+            found.append((value.dtype, value.data_ptr() & 15 == 0, value.get_device()))
+    return tuple(found)
 
 
 def surroundings() -> tuple[Any, ...]:
     """What else a launch relies on that user code may change: the current device and Triton's knobs."""
-    from triton import knobs
+    import triton.knobs as knobs
 
     return kernel.current_device(), dict(vars(knobs.runtime)), dict(vars(knobs.compilation))
 
 
 def has_memory(value: Any) -> bool:
     """Whether a launch is compiled for this value's memory."""
-    return all(hasattr(value, name) for name in ("dtype", "data_ptr", "get_device"))
+    return hasattr(value, "dtype") and hasattr(value, "data_ptr") and hasattr(value, "get_device")
 
 
 ALLOCATES = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")  # at each launch; GSan from 3.8 on
@@ -306,7 +306,7 @@ def tell_load(module: Any, function: Any, name: str, digest: str) -> None:
 
 def launch_hooks() -> tuple[Any, Any]:
     """Triton's chains of hooks before and after each launch."""
-    from triton import knobs
+    import triton.knobs as knobs
 
     return knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
 

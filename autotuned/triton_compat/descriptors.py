@@ -19,6 +19,7 @@ ENCODED, DECOMPOSED = 0, 1  # forms, as in `launch/c/descriptors.h`
 Encoding = tuple[int, int, int, int, int, int, int, int, tuple[int, ...], tuple[int, ...]]
 
 
+@lru_cache(maxsize=1024)
 def is_type(type_: Any) -> bool:
     """Whether a type in Triton's signature is a tensor descriptor."""
     return isinstance(type_, str) and type_.startswith("tensordesc<")

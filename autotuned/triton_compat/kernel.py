@@ -210,9 +210,9 @@ def _asks_torch() -> bool:
     """Whether to use torch, as Triton's driver does not exist yet."""
     from triton.runtime.driver import driver
 
-    torch = sys.modules.get("torch")
-    made = any(getattr(driver, name, None) is not None for name in ("_active", "_default"))
-    return not made and torch is not None and torch.version.hip is None and torch.cuda.is_initialized()
+    torch: Any = sys.modules.get("torch")
+    made = getattr(driver, "_active", None) is not None or getattr(driver, "_default", None) is not None
+    return not made and torch is not None and torch.version.hip is None and bool(torch.cuda.is_initialized())
 
 
 def stream_getter() -> Callable[[int], int]:
@@ -305,7 +305,7 @@ def caches_results(asked: bool) -> bool:
 
 def autotuning_listener() -> Any:
     """The listener for choices (`knobs.autotuning.listener`); None before Triton 3.8, which introduced it."""
-    from triton import knobs
+    import triton.knobs as knobs
 
     return getattr(knobs.autotuning, "listener", None)
 

@@ -57,6 +57,9 @@ class Specializer:
         self._jit, self._arch = jit, arch
         self._backend = make_backend(target(arch))
         self._params = [_Param.of(param) for param in jit.params]
+        self._names = frozenset(param.name for param in self._params)
+        self._attrs: dict[str, Any] = {}  # Triton's reading of each kind of alignment
+        self._options: tuple[Any, dict[Any, Any]] = (None, {})  # by what was given, while nothing else changes them
 
     @cached_property
     def _bind(self) -> Callable[..., Any]:
@@ -86,6 +89,61 @@ class Specializer:
         arguments, found, options = self._bind(*args, **given) if args else self._bound(given)
         options, signature, constants, attrs = self._jit._pack_args(self._backend, given, arguments, found, options)
         return Specialization(signature, constants, attrs, options, self._arch)
+
+    def looked_up(self, kwargs: Mapping[str, Any]) -> Specialization:
+        """The same for a look-up: without empty `attrs`, and without `_pack_args`, half of a first launch's calls."""
+        import triton.knobs as knobs
+
+        given = dict(kwargs)
+        given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
+        signature: dict[str, Any] = {}
+        constants: dict[tuple[int, ...], Any] = {}
+        attrs: dict[tuple[int, ...], Any] = {}
+        for place, param in enumerate(self._params):
+            name = param.name
+            value = given.pop(name, param.default)
+            found = param.specialized(value)
+            if found is None or (found[0] == "constexpr" and not self._is_plain(found[1])):
+                return self.of((), kwargs)
+            signature[name] = found[0]
+            if found[0] == "constexpr":
+                constants[place,] = value
+            elif type(found[1]) is str and (assumed := self._attr(found[1])):
+                attrs[place,] = assumed
+        options = self._parsed(given)
+        if options is None:
+            return self.of((), kwargs)
+        return Specialization(signature, constants, attrs, options, self._arch)
+
+    def _attr(self, text: str) -> Any:
+        if text not in self._attrs:
+            self._attrs[text] = self._backend.parse_attr(text)
+        return self._attrs[text]
+
+    def _is_plain(self, constant: Any) -> bool:
+        """Whether Triton takes a constant for no assumption: up to 3.8 it reads one in any text with a "D"."""
+        return type(constant) in _PLAIN or (type(constant) is str and not self._attr(constant))
+
+    def _parsed(self, given: dict[str, Any]) -> Any:
+        """Triton's options for those given, read once while neither knobs nor the environment change; else None."""
+        now, latest = _state(), self._options  # read once: another thread may replace it
+        if now != latest[0]:
+            latest = self._options = now, {}
+        asked = *given, *map(type, given.values()), *given.values()
+        try:
+            options = latest[1].get(asked)
+        except TypeError:  # not hashable
+            return None
+        if options is None and now is not None:
+            options = self._backend.parse_options(dict(given))
+            fields = vars(options).keys()
+            if fields & self._names or not given.keys() <= fields:  # an argument is an option, or Triton refuses it
+                return None
+            latest[1][asked] = options
+        return options
+
+
+_PLAIN = frozenset((type(None), bool, int, float))
 
 
 class _Param(Frozen):
@@ -233,13 +291,35 @@ def changes_code(jit: Any = None) -> str:
     With knobs set by the user, hooks, or overrides of kernels, IR or tools, Triton decides, as without binaries; with a
     `jit`, also if its launch is not Triton's own.
     """
-    from triton import knobs
-
-    runtime, compilation = knobs.runtime, knobs.compilation
+    global _latest_knobs
     if why := versions.strange_triton():
         return why
     if jit is not None and is_hooked(jit):
         return "Triton's launch is replaced or hooked"
+    now, (then, found) = _state(), _latest_knobs
+    if now is None or now != then:
+        found = _set_knob()
+        _latest_knobs = now, found
+    return found
+
+
+def _state() -> tuple[Any, ...] | None:
+    """A value that stays equal while neither the environment nor a knob changes; None if that cannot be told."""
+    import triton.knobs as knobs
+
+    parts = knobs.runtime, knobs.compilation, knobs.language, knobs.nvidia
+    stamp = env.stamp()()
+    return None if stamp is None else (stamp, *[dict(vars(part)) for part in parts])
+
+
+_latest_knobs: tuple[Any, str] = (None, "")  # a state, and what it sets
+
+
+def _set_knob() -> str:
+    """The knob, edit or tool that changes code, in words."""
+    from triton import knobs
+
+    runtime, compilation = knobs.runtime, knobs.compilation
     asked = {
         "debug": runtime.debug, "add_stages_inspection_hook": runtime.add_stages_inspection_hook,
         "override_arch": runtime.override_arch, "override": compilation.override,

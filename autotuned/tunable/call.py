@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned._startup import Frozen
 from autotuned.errors import ArgumentNameError, CallError, DecorationError
 from autotuned.gpu.device import Device
-from autotuned.key.key import is_descriptor, is_tensor, strides_of
+from autotuned.key.key import PLAIN, is_descriptor, is_tensor, strides_of
 from autotuned.triton_compat import kernel
 from autotuned.tunable.configs import plain, suggestion
 from autotuned.typed_json import Json
@@ -76,6 +76,8 @@ class Outline:
 
 def outlined(value: Any) -> Any:
     """An argument without its tensors' memory, also inside tuples and descriptors."""
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, tuple):
         items = [outlined(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -83,14 +85,13 @@ def outlined(value: Any) -> Any:
         made = object.__new__(type(value))  # `copy` would modify the class, which C watches
         vars(made).update(vars(value), base=outlined(value.base))
         return made
-    return Outline(value) if type(value) not in _PLAIN and is_tensor(value) else value
-
-
-_PLAIN = (type(None), bool, int, float, str)
+    return Outline(value) if is_tensor(value) else value
 
 
 def _holds_descriptor(value: Any) -> bool:
-    return any(map(_holds_descriptor, value)) if isinstance(value, tuple) else is_descriptor(value)
+    if isinstance(value, tuple):
+        return any(map(_holds_descriptor, value))
+    return type(value) not in PLAIN and is_descriptor(value)
 
 
 class Hooks(Frozen):

@@ -175,11 +175,12 @@ def _content(path: str) -> str:
 
 def plain_values(config: Config) -> tuple[Any, ...] | None:
     """Everything `identity` depends on, as a cache key; None if a config has values other than integers and text."""
-    fields = vars(config)
-    items = [*fields.items(), *fields["kwargs"].items()]
-    values = tuple((name, type(value), value) for name, value in items if name != "kwargs")
-    plain = all(kind in _PLAINEST for _, kind, _ in values) and fields.get("ir_override") is None
-    return (len(fields), *values) if plain else None
+    fields = dict(vars(config))
+    kwargs = fields.pop("kwargs")
+    values = *fields.values(), *kwargs.values()
+    kinds = tuple(map(type, values))  # 1 equals True
+    plain = _PLAINEST.issuperset(kinds) and fields.get("ir_override") is None
+    return (len(fields), *fields, *kwargs, *kinds, *values) if plain else None
 
 
 _PLAINEST = frozenset((int, str, bool, type(None)))

@@ -95,14 +95,19 @@ class TunableKernel:
         return exact.Exact(self._fingerprints[0][1])
 
     @property
+    def _is_blurred(self) -> bool:
+        """Whether the last `source` left out something that machine code may depend on."""
+        return self._fingerprints[0][1].is_blurred
+
+    @property
     def exact_source(self) -> str:
         """`source`, as fine as machine code requires; values computed by heuristics are part of each call."""
-        return self.source + self._exact.more()
+        return self.source + (self._exact.more() if self._is_blurred else "")
 
     @property
     def exact_opaque(self) -> list[tuple[str, Any]]:
         """Values that the last `exact_source` cannot represent."""
-        return self._exact.opaque
+        return self._exact.opaque if self._is_blurred else self._fingerprints[0][1].opaque
 
     @property
     def opaque(self) -> list[tuple[str, Any]]:

@@ -21,7 +21,11 @@ KERNEL = Kernel("app.k", "app.kernels")
 
 def served(kernel=KERNEL, device=HERE):
     """The digests that a call may be launched from."""
-    return [one.digest for shelf in folders.shelves(kernel, device) for one in shelf.serving(code(), form())]
+    return [
+        one.digest
+        for shelf in folders.shelves(kernel, device)
+        for one in filter(shelf.allows, shelf.fitting(code(), form()))
+    ]
 
 
 def package(monkeypatch, root, name, kernel="app.k"):

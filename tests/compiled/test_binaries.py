@@ -215,7 +215,12 @@ def test_a_process_without_any_compiler_serves(shipped, libcuda, tmp_path, launc
         timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["hits"] == 2 and json.loads(done.stdout)["searches"] == 0
+    said = json.loads(done.stdout)
+    assert said["hits"] == 2 and said["searches"] == 0
+    if (
+        launcher == "c"
+    ):  # 9,310 with imports and reading, of which Triton takes 1,800, and 1,842; they were 12,474 and 3,205
+        assert said["calls"][0] < 11_000 and said["calls"][1] < 2_200, said
     lines = [line.split() for line in log.read_text().splitlines()]
     assert [line[0] for line in lines] == ["load", "launch", "load", "launch", "launch", "launch"]
     assert [line[2] for line in lines if line[0] == "launch"] == ["4"] * 4

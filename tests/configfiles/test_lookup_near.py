@@ -10,7 +10,7 @@ from fakes import CONTEXT, DEVICE, FakeConfig, by_identity, make_key
 from shipped import LARGE, LIVE, SLUG, SMALL, find, write
 from stored import config_of, lines
 
-from autotuned.configfiles import file, lookup, nearest_shape
+from autotuned.configfiles import lazy, lookup, nearest_shape
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store.choice import Origin
@@ -185,8 +185,8 @@ def test_a_file_of_10_000_entries_is_read_once_and_an_answer_costs_what_it_costs
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = []
-    parse = file.read
-    monkeypatch.setattr(file, "read", lambda *args: reads.append(args[1]) or parse(*args))
+    parse = lazy.read_lazily
+    monkeypatch.setattr(lazy, "read_lazily", lambda *args: reads.append(args[1]) or parse(*args))
     costs = {}
     for count in (10, 10_000):
         folder = tmp_path / f"of-{count:05}"

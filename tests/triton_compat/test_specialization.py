@@ -11,6 +11,7 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 from triton.runtime.jit import JITFunction, create_function_from_signature  # noqa: E402
 
+from autotuned.binaries.variant import form_of  # noqa: E402
 from autotuned.triton_compat import specialization  # noqa: E402
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -66,6 +67,30 @@ def test_plain_arguments_are_specialized_as_triton_does(jit):
         assert repr(found) == repr(expected), given
         own += all(param.specialized(given.get(param.name, param.default)) for param in specializer._params)
     assert own > 300  # Triton's is asked for what is no 64-bit integer alone
+
+
+@pytest.mark.parametrize("jit", JITS, ids=lambda jit: f"{jit.__name__}-{len(jit.do_not_specialize or ())}")
+def test_a_call_is_looked_up_by_what_it_is_compiled_for(jit, monkeypatch):
+    """By the same form, and options that were read once are read again when the environment or a knob changes."""
+    specializer, rng, own = specialization.Specializer(jit, 90), random.Random(8), 0
+    for number in range(300):
+        given = {name: value(rng) for name in "abcd"}
+        given |= {"e": value(rng)} if rng.random() < 0.5 else {}
+        given |= (
+            {"C": rng.choice([3, True, None, 0.5, "x", "DENSE", (1, "D"), torch.float16])} if rng.random() < 0.8 else {}
+        )
+        given |= {"num_warps": rng.choice([1, 8]), "num_stages": rng.choice([2, True])} if rng.random() < 0.5 else {}
+        if number % 50 == 0:
+            monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", str(rng.randrange(2)))
+            monkeypatch.setattr(triton.knobs.language, "default_fp_fusion", rng.choice([True, False]))
+        exact, quick = specializer.of((), given), specializer.looked_up(given)
+        forms = [form_of(one, ["C"]) for one in (exact, quick)]
+        assert forms[0] == forms[1] and (forms[0] is None or forms[0].text == forms[1].text), given
+        assert repr(quick.options) == repr(exact.options)
+        own += quick.attrs != exact.attrs or quick.options is specializer.looked_up(given).options
+    assert own > 100
+    with pytest.raises(KeyError, match="unrecognised"):
+        specializer.looked_up({"a": 1, "b": 2, "c": 3, "d": 4, "num_wraps": 4})
 
 
 def test_what_triton_alone_knows_is_asked_of_it():
