@@ -191,14 +191,23 @@ def winner(losses: Mapping[str, float]) -> str:
 
 
 def estimate(known: Known) -> Estimate:
-    """What is lost between the points: of each point, had it not been measured. Of few points nothing is known.
+    """What is lost between the points. Of few points nothing is known.
 
-    Its neighbours are then further away than those of calls between points, so that it is rather less.
+    Of each point: what it would have lost, had it not been measured; its neighbours are then further away than those of
+    calls between points, so that it is rather less. In each gap a call may be like either end and have the winner of
+    the other, which the points left out need not show: the worst case counts that too.
     """
-    if len(known) < LEAST and any(gap.middle for gap in gaps(known)):
+    open_ = [gap for gap in gaps(known) if gap.middle]
+    if len(known) < LEAST and open_:
         return Estimate(math.inf, math.inf)
-    losses = [nearer for _, nearer in _left_out(known).values()]
-    return Estimate(sum(losses) / len(losses), max(losses)) if losses else Estimate(0.0, 0.0)
+    losses = [nearer for _, nearer in _left_out(known).values()] or [0.0]
+    return Estimate(sum(losses) / len(losses), max(*losses, *(_exchanged(known, gap) for gap in open_), 0.0))
+
+
+def _exchanged(known: Known, gap: Gap) -> float:
+    """What is lost at one end of a gap with the winner of the other, at the worse end."""
+    low, high = known[gap.low], known[gap.high]
+    return max(low.get(winner(high), 9.0), high.get(winner(low), 9.0))
 
 
 def further(known: Known, most: int = ROUND) -> list[Point]:

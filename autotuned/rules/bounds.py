@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,58 +17,79 @@ PRIOR = 8.0  # calls with the mean loss of all leaves, added to those of each le
 UNSEEN = 0.5  # share of one more, unseen band that is assumed to exceed: few bands prove nothing
 
 
+class Known(NamedTuple):
+    """The loss of a leaf from calls that were left out.
+
+    Attributes:
+        loss: With `own` as its bound. `own`: what 95 of 100 calls of the leaf did not exceed, or their worst.
+        bound: That of the leaf as one of many; a factor for all leaves makes it right.
+    """
+
+    loss: Loss
+    own: float
+    bound: float
+
+
 class Correction(NamedTuple):
     """Makes bounds hold for whole bands that were not used to make them.
 
     Attributes:
-        scale: Factor of every bound. `least`: the smallest bound.
+        most: The largest bound of a leaf that serves. `least`: the smallest that is promised.
         within: The allowed loss that this was found for.
     """
 
-    scale: float
+    most: float
     least: float
     within: float
 
-    def applied(self, known: Loss | None) -> Loss | None:
+    def applied(self, known: Known | None) -> Loss | None:
         """A leaf's loss with its bound corrected."""
         if known is None:
             return None
-        bound = max(known.bound * self.scale, self.least)
-        is_allowed = bound <= self.within * (1 + 1e-9)
-        return known.replace(bound=min(up(bound), self.within) if is_allowed else up(min(bound, 1e6)))
+        if known.own <= self.within and known.bound <= self.most * (1 + 1e-9):
+            return known.loss.replace(bound=min(up(self.promised(known.bound, known.own)), self.within))
+        return known.loss.replace(bound=up(min(max(known.bound, known.own, self.within + 1e-3), 1e6)))
+
+    def promised(self, bounds: Any, own: Any) -> Any:
+        """The bounds of leaves that serve."""
+        scale = min(1.0, self.within / max(self.most, 1e-4))
+        return np.maximum(np.maximum(bounds * scale, own), self.least)
 
 
-def correction(losses: np.ndarray, bounds: np.ndarray, bands: np.ndarray, within: float) -> Correction | None:
+def correction(
+    losses: np.ndarray, own: np.ndarray, bounds: np.ndarray, bands: np.ndarray, within: float
+) -> Correction | None:
     """Correct bounds by calls that were not used to make them; None if too few bands are served to tell.
 
-    Calls of one band are alike, so bands are counted, not calls: averaged over the served bands and one unseen band, at
-    most 5 of 100 calls may exceed their bound. To get there, small bounds are raised, and the leaves with the largest
-    bounds stop serving.
+    Calls of one band are alike, so bands count, not calls: of the served bands and an unseen one, at most 5 of 100
+    calls may exceed their bound. To get there, small bounds are raised, and leaves with large ones stop serving.
 
     Args:
-        losses: Loss of each call. `bounds`: its promised bound. `bands`: the number of its band.
+        losses: Loss of each call. `own` and `bounds`: of its leaf. `bands`: the number of its band.
         within: The allowed loss.
     """
-    for most in [within, *sorted({float(bound) for bound in bounds if bound < within}, reverse=True)]:
-        served = bounds <= most
+    fair = own <= within
+    for most in sorted({float(bound) for bound in bounds[fair]}, reverse=True):
+        served = fair & (bounds <= most)
         if served.sum() < CALLS:
             return None
-        lost, scale = losses[served], within / max(most, 1e-4)
+        lost = losses[served]
         raised = [0.0, *sorted({float(loss) for loss in lost if loss < within}), within]
         for least in raised if _holds(lost, within, bands[served]) else ():
-            if _holds(lost, np.maximum(bounds[served] * scale, least), bands[served]):
-                return Correction(scale, least, within)
+            found = Correction(most, least, within)
+            if _holds(lost, found.promised(bounds[served], own[served]), bands[served]):
+                return found
     return None
 
 
 def _holds(losses: np.ndarray, bounds: np.ndarray | float, bands: np.ndarray) -> bool:
-    """Whether few enough calls exceed their bounds, with equal weight for each band."""
-    _, numbers, counts = np.unique(bands, return_inverse=True, return_counts=True)
-    exceeding = np.bincount(numbers, losses > bounds + 1e-12) / counts
-    return bool(exceeding.sum() + UNSEEN <= (1 - CONFIDENCE) * (len(counts) + 1))
+    """Whether few enough calls exceed their bounds, with those assumed of one more band as large as the others."""
+    count, exceeding = len(losses), int((losses > bounds + 1e-12).sum())
+    band = count / len(np.unique(bands))
+    return bool(exceeding + UNSEEN * band <= (1 - CONFIDENCE) * (count + band))
 
 
-def of_leaves(left_out: np.ndarray, leaf_of: np.ndarray, count: int) -> list[Loss | None]:
+def of_leaves(left_out: np.ndarray, leaf_of: np.ndarray, count: int) -> list[Known | None]:
     """The loss of each leaf from calls that were left out; None for a leaf with too few.
 
     The bound of a leaf is its mean loss, shrunk towards the mean of all calls, times the ratio to it that 95 of 100
@@ -87,18 +108,13 @@ def of_leaves(left_out: np.ndarray, leaf_of: np.ndarray, count: int) -> list[Los
     return [_of_leaf(losses[leaves == leaf], mean, ratio) for leaf in range(count)]
 
 
-def _of_leaf(own: np.ndarray, mean: float, ratio: float | None) -> Loss | None:
+def _of_leaf(own: np.ndarray, mean: float, ratio: float | None) -> Known | None:
     if len(own) < tree.LEAF or ratio is None:
         return None
     scale = (float(own.sum()) + PRIOR * mean) / (len(own) + PRIOR)
     alone = _quantile(own)  # None for few calls: then the bound is at least their worst
-    bound = max(ratio * scale, float(own.max()) if alone is None else alone)
-    return Loss(len(own), rounded(own.mean()), rounded(own.max()), up(min(bound, 1e6)))
-
-
-def allowed(count: int) -> np.ndarray:
-    """How many of 0, 1, 2, ... calls may exceed a loss that `_quantile` stays below; -1 for too few calls."""
-    return np.asarray([number - _place(number) for number in range(count + 1)])
+    alone = float(own.max()) if alone is None else alone
+    return Known(Loss(len(own), rounded(own.mean()), rounded(own.max()), up(alone)), alone, min(ratio * scale, 1e6))
 
 
 def _quantile(losses: Sequence[float] | np.ndarray) -> float | None:

@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from autotuned.rules import bounds, cover, folds, tree
-from autotuned.rules.bounds import CALLS, Correction, rounded
+from autotuned.rules.bounds import CALLS, Correction, Known, rounded
 from autotuned.rules.rule import Leaf, Loss, Node, Rule, Tree, leaves
-from autotuned.rules.table import MISSING, Table
+from autotuned.rules.table import Table
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.typed_json import Json
 
@@ -83,8 +83,9 @@ class Fit:
 def fit(table: Table, within: float, most: int | None = None, among: Iterable[str] | None = None) -> Fit:
     """Fit a rule to a table.
 
-    The configs are the fewest that hold every call within the loss. The size of the tree is what did best on calls left
-    out. Configs and tree are chosen anew without them each time, so that the loss is that of unseen calls.
+    Its configs are among the fewest that hold every call within the loss, and, if their number is not limited, within
+    half of it. The size of the tree is what did best on calls left out. Configs and tree are chosen anew without them
+    each time, so that the loss is that of unseen calls.
 
     Args:
         within: The allowed loss: 0.05 for 5%.
@@ -101,19 +102,24 @@ def fit(table: Table, within: float, most: int | None = None, among: Iterable[st
         return replace(empty, why_not="all calls have the same sizes")
     if len(table) < CALLS:
         return replace(empty, why_not=f"expected {CALLS} calls or more, got {len(table)}")
-    features = tree.Features(table.names, table.sizes)
+    features = tree.Features(table.names, table.sizes, table.processors)
     trial = _Trial(table, choosable, features, within, most)
     losses = (trial.along(), trial.across())
-    grown, leaf_of = trial.parted(trial.grow(np.arange(len(table)), chosen.configs, trial.leaves), losses)
+    everything = np.arange(len(table))
+    grown, leaf_of = trial.parted(
+        trial.grow(everything, trial.configs(everything, chosen.configs), trial.leaves), losses
+    )
     known = [
         _corrected(bounds.of_leaves(one, leaf_of, len(grown.leaves)), trial.correction(parts, losses, kind))
         for kind, (one, parts) in enumerate(zip(losses, (trial.along_grown(), trial.across_grown)))
     ]
+    used = sorted({leaf.config for leaf in grown.leaves})
     made = [
-        Leaf(chosen.configs.index(leaf.config), len(leaf.rows), *((None, None) if leaf.guesses else one))
+        Leaf(used.index(leaf.config), len(leaf.rows), *((None, None) if leaf.guesses else one))
         for leaf, one in zip(grown.leaves, zip(*known))
     ]
     ends = {id(leaf): one for leaf, one in zip(grown.leaves, made)}
+    names = tuple(table.configs[place] for place in used)
     found = Fit(table, within, names, chosen, _tree(grown.root, ends), leaf_of, *losses)
     return _judged(found, trial)
 
@@ -136,24 +142,28 @@ class _Trial:
         self._costs = tree.costs(table.losses)
         self._losses = np.nan_to_num(table.losses, nan=np.inf)
         self._along = list(folds.along(table))
-        self._grown = [self.grow(left, self._configs(left), LEAVES).predicted for _, left in self._along]
+        self._grown = [self.grow(left, self.configs(left), LEAVES).predicted for _, left in self._along]
         self.leaves = self._best_size()
 
-    def _configs(self, rows: np.ndarray) -> list[int]:
-        return cover.greedy(self._choosable[rows], self._within, self._most)
+    def configs(self, rows: np.ndarray, fewest: Sequence[int] | None = None) -> list[int]:
+        """Few configs that hold some calls, and without a limit those that hold them within half the loss.
+
+        The other half is for a tree: unseen calls get the config of another one.
+        """
+        losses = self._choosable[rows]
+        few = cover.greedy(losses, self._within, self._most) if fewest is None else fewest
+        return sorted({*few, *(cover.greedy(losses, self._within / 2) if self._most is None else ())})
 
     def grow(self, rows: np.ndarray, configs: Sequence[int], most: int) -> tree.Growth:
         """A tree fitted to some calls with some of the configs."""
-        costs = np.full_like(self._costs, MISSING)
-        costs[:, configs] = self._costs[:, configs]
-        return tree.Growth(self._features, costs, rows, most)
+        return tree.Growth(self._features, self._costs, configs, rows, most)
 
     def parted(self, grown: tree.Growth, losses: Sequence[np.ndarray]) -> tuple[tree.Growth, np.ndarray]:
         """Split a tree further where calls lose too much; also returns the leaf of each call."""
         for left_out in losses:
-            exceeds = np.nan_to_num(left_out, nan=np.inf) > self._within
+            exceeds = np.nan_to_num(left_out, nan=0.0) > self._within
             if (~np.isnan(left_out)).sum() >= CALLS:
-                grown.isolate(exceeds, bounds.allowed(len(self.table)), LEAVES)
+                grown.isolate(exceeds, LEAVES)
         leaf_of = np.zeros(len(self.table), dtype=int)
         for place, leaf in enumerate(grown.leaves):
             leaf_of[leaf.all_rows] = place
@@ -171,7 +181,7 @@ class _Trial:
             parts: Calls left out, each with the tree grown without them.
             losses: From `along` and `across`. `kind`: index of those that make the bounds.
         """
-        found: list[tuple[float, float, float]] = []
+        found: list[tuple[float, float, float, float]] = []
         numbers = folds.bands(self.table.steps)
         for out, grown in parts:
             stays = np.isin(np.arange(len(self.table)), grown.rows)
@@ -181,9 +191,9 @@ class _Trial:
             for row in out:
                 leaf, one = grown.leaves[leaf_of[row]], known[leaf_of[row]]
                 if one is not None and not leaf.guesses:
-                    found.append((min(self._losses[row, leaf.config], 1e6), one.bound, numbers[row]))
-        lost, promised, bands = np.asarray(found, dtype=float).reshape(-1, 3).T
-        return bounds.correction(lost, promised, bands, self._within)
+                    found.append((min(self._losses[row, leaf.config], 1e6), one.own, one.bound, numbers[row]))
+        lost, own, promised, bands = np.asarray(found, dtype=float).reshape(-1, 4).T
+        return bounds.correction(lost, own, promised, bands, self._within)
 
     def _best_size(self) -> int:
         """The number of leaves with the least cost of calls left out; the smallest if several are about as good."""
@@ -208,13 +218,13 @@ class _Trial:
 
     def along_grown(self) -> list[tuple[np.ndarray, tree.Growth]]:
         """Bands left out, with the trees grown without them."""
-        return [(out, self.grow(left, self._configs(left), self.leaves)) for out, left in self._along]
+        return [(out, self.grow(left, self.configs(left), self.leaves)) for out, left in self._along]
 
     @cached_property
     def across_grown(self) -> list[tuple[np.ndarray, tree.Growth]]:
         """The same with combinations of the other sizes left out too."""
         parts = folds.across(self.table)
-        return [(out, self.grow(left, self._configs(left), self.leaves)) for out, left in parts]
+        return [(out, self.grow(left, self.configs(left), self.leaves)) for out, left in parts]
 
     def across(self) -> np.ndarray:
         """The loss of each call with its combination of the other sizes left out too."""
@@ -248,7 +258,7 @@ class _Trial:
 SIMPLER = ("best single config", "best config of each power of two", f"nearest within a factor of {NEAR:g}")
 
 
-def _corrected(known: Sequence[Loss | None], correction: Correction | None) -> list[Loss | None]:
+def _corrected(known: Sequence[Known | None], correction: Correction | None) -> list[Loss | None]:
     return [None if correction is None else correction.applied(one) for one in known]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from autotuned.rules.rule import Tuned
+from autotuned.rules.rule import Tuned, Values
 from autotuned.rules.table import Table
 
 MULTIPLES = (256, 128, 64, 16)  # that a tree may test
@@ -15,6 +15,7 @@ APART = 1.3  # smallest factor between a fitted call and one left out
 BAND = 1.5  # largest size of a band over its smallest
 FOLDS = 8  # bands left out together are this many bands apart
 COMBINED = 8  # largest number of groups of other sizes that are left out in turn
+CALLS = 0.95  # share of the calls left out that tell how far from a tuned size a call may be
 LEAST = 4  # fewest combinations from which one can be left out
 
 
@@ -50,13 +51,19 @@ def along(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def reach(table: Table) -> float:
-    """The largest factor between two tuned sizes for which calls between them are like calls left out."""
-    holes = []
+    """The factor to the nearest tuned size of the same combination that 95 of 100 calls left out had at most."""
+    far = []
     for out, left in along(table):
-        rest = sorted({at(table.steps[row]) for row in left})
-        places = np.searchsorted(rest, [at(table.steps[row]) for row in out])
-        holes += [rest[place] / rest[place - 1] for place in places if 0 < place < len(rest)]
-    return float(np.median(holes)) if holes else APART
+        rest = _steps(table, left)
+        far += [
+            min(_apart(table.steps[row], step) for step in some) for row in out if (some := rest.get(table.others[row]))
+        ]
+    return float(np.quantile(far, CALLS, method="inverted_cdf")) if far else APART
+
+
+def _apart(one: float, other: float) -> float:
+    one, other = at(one), at(other)
+    return max(one, other) / min(one, other)
 
 
 def at(size: float) -> float:
@@ -64,14 +71,26 @@ def at(size: float) -> float:
     return max(abs(float(size)), 1.0)
 
 
+def _steps(table: Table, rows: Iterable[int]) -> dict[Values, list[int]]:
+    """The sizes `along` of some calls, by combination of the other sizes."""
+    found: dict[Values, list[int]] = {}
+    for row in rows:
+        found.setdefault(table.others[row], []).append(int(table.steps[row]))
+    return found
+
+
 def tuned(table: Table) -> Iterator[Tuned]:
-    """The tuned combinations of the other sizes, each with its spans of the size `along`."""
-    most = reach(table) * (1 + 1e-9)
-    for others in sorted(set(table.others)):
-        steps = sorted({int(step) for step, own in zip(table.steps, table.others) if own == others})
-        ends = [place for place in range(1, len(steps)) if at(steps[place]) / at(steps[place - 1]) > most]
-        bounds = zip([0, *ends], [*ends, len(steps)])
-        yield Tuned(others, tuple((steps[first], steps[last - 1]) for first, last in bounds))
+    """The tuned combinations of the other sizes, each with the spans of the size `along` that are near tuned ones."""
+    most, low, high = reach(table) * (1 + 1e-9), int(table.steps.min()), int(table.steps.max())
+    for others, steps in sorted(_steps(table, range(len(table))).items()):
+        spans: list[tuple[int, int]] = []
+        for step in sorted(steps):
+            ends = (step, step) if step < 1 else (math.ceil(step / most), math.floor(step * most))
+            first, last = max(low, ends[0]), min(high, ends[1])
+            if spans and first <= spans[-1][1] + 1:
+                first, last = spans.pop()[0], last
+            spans.append((first, last))
+        yield Tuned(others, tuple(spans))
 
 
 def multiples(table: Table) -> dict[str, int]:

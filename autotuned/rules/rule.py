@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -18,18 +19,50 @@ Values = tuple[int, ...]  # of a call, in the order of a rule's sizes
 
 
 class Split(Frozen):
-    """A question to sizes: whether their product is at most a number, or a multiple of it."""
+    """A question to sizes: whether a number made of them is at most a limit, or a multiple of it.
+
+    Attributes:
+        names: The sizes; their product counts. `divides`: whether it is asked for a multiple of `number`.
+        tiles: What each size is divided by, rounded up: the product is a number of tiles. Empty for 1.
+        processors: If not 0, the product is that of all tiles, and the number how many percent of the places in their
+            waves they fill, each wave with a tile for each processor.
+    """
 
     names: tuple[str, ...]
     divides: bool
     number: int
+    tiles: tuple[int, ...] = ()
+    processors: int = 0
+
+    @property
+    def subject(self) -> str:
+        """The number as text."""
+        tiles = self.tiles or (1,) * len(self.names)
+        product = " * ".join(name if tile == 1 else f"{name}/{tile}" for name, tile in zip(self.names, tiles))
+        return f"fill({product}, {self.processors})" if self.processors else product
 
     def __str__(self) -> str:
-        return f"{' * '.join(self.names)} {f'% {self.number} == 0' if self.divides else f'<= {self.number}'}"
+        return f"{self.subject} {self._words('% {} == 0', '<= {}')}"
 
     def negated(self) -> str:
         """The opposite, as a test."""
-        return f"{' * '.join(self.names)} {f'% {self.number} != 0' if self.divides else f'> {self.number}'}"
+        return f"{self.subject} {self._words('% {} != 0', '> {}')}"
+
+    def _words(self, divides: str, limits: str) -> str:
+        return (divides if self.divides else limits).format(self.number) + ("%" if self.processors else "")
+
+    def holds(self, sizes: Iterable[int]) -> bool:
+        """Whether it holds for the values of its sizes."""
+        value = number_of(sizes, self.tiles, self.processors)
+        return value % self.number == 0 if self.divides else value <= self.number
+
+
+def number_of(sizes: Iterable[int], tiles: Iterable[int], processors: int) -> int:
+    """The number that a split asks about."""
+    product = 1
+    for size, tile in itertools.zip_longest(sizes, tiles, fillvalue=1):
+        product *= -(-size // tile)
+    return 100 * product // (processors * max(1, -(-product // processors))) if processors else product
 
 
 class Loss(Frozen):
@@ -196,8 +229,7 @@ class Rule(Frozen):
         def compiled(tree: Tree) -> Any:
             if not isinstance(tree, Node):
                 return tree
-            places = tuple(map(names.index, tree.split.names))
-            return places, tree.split.divides, tree.split.number, compiled(tree.then), compiled(tree.other)
+            return tuple(map(names.index, tree.split.names)), tree.split, compiled(tree.then), compiled(tree.other)
 
         return compiled(self.tree)
 
@@ -205,11 +237,8 @@ class Rule(Frozen):
         """The leaf of a call, whatever its sizes."""
         node = self._compiled
         while type(node) is tuple:
-            places, divides, number, then, other = node
-            product = 1
-            for place in places:
-                product *= values[place]
-            node = then if (product % number == 0 if divides else product <= number) else other
+            places, split, then, other = node
+            node = then if split.holds([values[place] for place in places]) else other
         return node  # type: ignore[no-any-return]
 
     def loss(self, leaf: Leaf, values: Values) -> Loss | None:
@@ -299,10 +328,7 @@ def leaves(tree: Tree) -> Iterator[Leaf]:
 
 def _path(tree: Tree, given: Mapping[str, int]) -> Iterator[str]:
     while isinstance(tree, Node):
-        product = 1
-        for name in tree.split.names:
-            product *= given[name]
-        holds = product % tree.split.number == 0 if tree.split.divides else product <= tree.split.number
+        holds = tree.split.holds([given[name] for name in tree.split.names])
         yield str(tree.split) if holds else tree.split.negated()
         tree = tree.then if holds else tree.other
 

@@ -25,12 +25,14 @@ class Table:
         sizes: Their values, one tuple a call.
         times: Microseconds by measured config, one mapping per call; none is empty.
         pattern: The call of a rule over these calls; None if only numbers matter.
+        processors: Of the device; 0 if unknown.
     """
 
     names: tuple[str, ...]
     sizes: Sequence[Values]
     times: Sequence[Mapping[str, float]]
     pattern: Json = None
+    processors: int = 0
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -63,7 +65,7 @@ class Table:
         return [(*row[:at], *row[at + 1 :]) for row in self.sizes]
 
 
-def tables(calls: Iterable[tuple[Json, Mapping[str, float]]]) -> list[tuple[Table, list[int]]]:
+def tables(calls: Iterable[tuple[Json, Mapping[str, float]]], processors: int = 0) -> list[tuple[Table, list[int]]]:
     """Tables of calls of one kernel and context, one for each group of calls that are equal but for sizes.
 
     A size in several places, such as the rows of a matrix and the number of rows, has one name: that of the scalar
@@ -71,6 +73,7 @@ def tables(calls: Iterable[tuple[Json, Mapping[str, float]]]) -> list[tuple[Tabl
 
     Args:
         calls: The call part of each key, and microseconds by config; calls without times are left out.
+        processors: Of the device; 0 if unknown.
 
     Returns:
         Each table with the indices of its calls.
@@ -81,10 +84,10 @@ def tables(calls: Iterable[tuple[Json, Mapping[str, float]]]) -> list[tuple[Tabl
         group = groups.setdefault(rest, [])
         if times and all(sizes != known for _, _, known, _ in group):
             group.append((number, call, sizes, times))
-    return [_table(group) for group in groups.values() if group]
+    return [_table(group, processors) for group in groups.values() if group]
 
 
-def _table(group: Sequence[tuple[int, Json, Sizes, Mapping[str, float]]]) -> tuple[Table, list[int]]:
+def _table(group: Sequence[tuple[int, Json, Sizes, Mapping[str, float]]], processors: int) -> tuple[Table, list[int]]:
     paths = [path for path, _ in group[0][2]]
     columns = {path: tuple(sizes[place][1] for _, _, sizes, _ in group) for place, path in enumerate(paths)}
     named: dict[Values, str] = {}  # a column, and the first of its places: values come before the shapes of tensors
@@ -94,4 +97,5 @@ def _table(group: Sequence[tuple[int, Json, Sizes, Mapping[str, float]]]) -> tup
     marks = {path: named[column] for path, column in columns.items() if column in named}
     pattern = pattern_of(group[0][1], marks)
     rows = list(zip(*named)) if named else [() for _ in group]
-    return Table(tuple(named.values()), rows, [times for *_, times in group], pattern), [number for number, *_ in group]
+    times = [times for *_, times in group]
+    return Table(tuple(named.values()), rows, times, pattern, processors), [number for number, *_ in group]

@@ -15,7 +15,12 @@ from autotuned.typed_json import INT64_MAX, Json, digest, integer, integers, is_
 
 DIGITS = 40  # of a number in a split: a product of two sizes has 38 at most
 DEPTH = 32  # of a tree; one that is fitted has four or five levels
-_TEST = re.compile(r"(?P<names>\S+(?: \* \S+)*) (?:<= (?P<limit>-?\d+)|% (?P<divisor>[1-9]\d*) == 0)")
+_TERM = re.compile(r"(?P<name>.+?)(?:/(?P<tile>[1-9]\d{0,17}))?")
+_TERMS = r"(?P<{}>\S+(?: \* \S+)*)"
+_TEST = re.compile(
+    rf"fill\({_TERMS.format('filled')}, (?P<processors>[1-9]\d{{0,8}})\) <= (?P<percent>\d{{1,3}})%|"
+    rf"{_TERMS.format('terms')} (?:<= (?P<limit>-?\d+)|% (?P<divisor>[1-9]\d*) == 0)"
+)
 
 
 def lines(rule: Rule, context: Json) -> list[str]:
@@ -54,9 +59,14 @@ def split_of(text: Json, where: str) -> Split:
         RecordError: The text is no split.
     """
     found = _TEST.fullmatch(text) if isinstance(text, str) else None
-    if found is None or len(found["limit"] or found["divisor"]) > DIGITS:
-        raise wrong(where, "a split such as 'M <= 96', 'M * N <= 4096' or 'K % 64 == 0'", text)
-    return Split(tuple(found["names"].split(" * ")), found["limit"] is None, int(found["limit"] or found["divisor"]))
+    number = found and (found["percent"] or found["limit"] or found["divisor"])
+    if not found or not number or len(number) > DIGITS:
+        says = "a split such as 'M <= 96', 'M/128 * N/256 <= 132', 'fill(M/128 * N/256, 132) <= 75%' or 'K % 64 == 0'"
+        raise wrong(where, says, text)
+    terms = [_TERM.fullmatch(term) for term in (found["filled"] or found["terms"]).split(" * ")]
+    names, tiles = zip(*((term["name"], int(term["tile"] or 1)) for term in terms if term))
+    of_tiles = tiles if max(tiles) > 1 else ()
+    return Split(names, found["divisor"] is not None, int(number), of_tiles, int(found["processors"] or 0))
 
 
 def load_rule(data: Json, where: str) -> tuple[Json, Rule]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from autotuned.rules.rule import Split, Values
+from autotuned.rules.rule import Split, Values, number_of
 from autotuned.rules.table import MISSING
 
 LEAF = 4  # fewest calls of a leaf
 DIVISORS = (16, 64, 128, 256)  # alignments that matter to tiles and vector loads
+TILES = (1, 64, 128, 256)
+CHUNK = 1 << 16  # numbers that are worked on at once
+TOLD = 3.0  # logarithm of a likelihood ratio from which a split is not taken for chance
 STEEP = 0.1  # at this loss the quadratic part of the cost equals the linear one
 
 
@@ -29,37 +31,46 @@ Saving = tuple[float, int, int, int]  # what it saves, a feature, and the ranks 
 
 
 class Features:
-    """What a tree may test: each size, products of two, and whether a size is a multiple of something.
+    """What a tree may test: each size, products of two, how many tiles they make, how full the waves of these tiles
+    are, and whether a size is a multiple of something.
 
     Attributes:
         columns: Features by calls: the rank of each value, since floats do not hold large products exactly. Yes or
             no is 0 or 1, tested as "at most 0".
     """
 
-    def __init__(self, names: Sequence[str], sizes: Sequence[Values]) -> None:
-        given = list(zip(*sizes))
-        self._asked: list[tuple[tuple[str, ...], int]] = []
-        self._exact: list[list[int]] = []
-        for count in (1, 2):
-            for places in itertools.combinations(range(len(names)), count):
-                rows = [math.prod(row[place] for place in places) for row in sizes]
-                self._note(tuple(names[place] for place in places), 0, rows)
-        for place, name in enumerate(names):
-            for divisor in DIVISORS:
-                self._note((name,), divisor, [int(size % divisor != 0) for size in given[place]])
-        self._values = [sorted(set(rows)) for rows in self._exact]
-        ranks = [[bisect_left(values, one) for one in rows] for values, rows in zip(self._values, self._exact)]
+    def __init__(self, names: Sequence[str], sizes: Sequence[Values], processors: int = 0) -> None:
+        self._splits: list[Split] = []
+        exact: dict[tuple[int, ...], None] = {}
+        for split, values in self._all(names, sizes, processors):
+            if len(set(values)) > 1 and values not in exact:
+                exact[values] = None
+                self._splits.append(split)
+        self._values = [sorted(set(values)) for values in exact]
+        ranks = [[bisect_left(known, one) for one in values] for known, values in zip(self._values, exact)]
         self.columns = np.asarray(ranks, dtype=int).reshape(len(ranks), len(sizes))
 
-    def _note(self, names: tuple[str, ...], divisor: int, rows: list[int]) -> None:
-        if len(set(rows)) > 1 and rows not in self._exact:
-            self._exact.append(rows)
-            self._asked.append((names, divisor))
+    @staticmethod
+    def _all(names: Sequence[str], sizes: Sequence[Values], processors: int) -> Iterator[tuple[Split, tuple[int, ...]]]:
+        places = range(len(names))
+        asked = [*((one,) for one in places), *itertools.combinations(places, 2)]
+        splits = [(some, Split(tuple(names[one] for one in some), False, 0)) for some in asked]
+        if processors:
+            for some, split in list(splits):
+                for tiles in itertools.product(TILES, repeat=len(some)):
+                    made = () if max(tiles) == 1 else tiles
+                    splits += [(some, split.replace(tiles=made, processors=of)) for of in (0, processors)]
+        for some, split in splits:
+            rows = ([row[one] for one in some] for row in sizes)
+            yield split, tuple(number_of(row, split.tiles, split.processors) for row in rows)
+        for place, name in enumerate(names):
+            for divisor in DIVISORS:
+                yield Split((name,), True, divisor), tuple(int(row[place] % divisor != 0) for row in sizes)
 
     def asked(self, feature: int, below: int, above: int) -> Split:
         """The test that separates ranks up to `below` from ranks of at least `above`."""
-        (names, divisor), values = self._asked[feature], self._values[feature]
-        return Split(names, divisor > 0, divisor or roundest(values[below], values[above] - 1))
+        split, values = self._splits[feature], self._values[feature]
+        return split if split.divides else split.replace(number=roundest(values[below], values[above] - 1))
 
     def holds(self, feature: int, split: Split) -> np.ndarray:
         """Whether a test of the feature holds, for each call."""
@@ -81,6 +92,13 @@ def roundest(low: int, high: int) -> int:
     while high // (2 * bit) * (2 * bit) >= low:
         bit *= 2
     return high // bit * bit
+
+
+def _surprise(some: np.ndarray | int, count: np.ndarray | int) -> np.ndarray:
+    """Minus the logarithm of the likelihood that just these calls of so many are among some, at their own rate."""
+    rate = np.clip(some / np.asarray(count), 1e-12, 1 - 1e-12)
+    likely: np.ndarray = some * np.log(rate) + (count - some) * np.log(1 - rate)
+    return -likely
 
 
 @dataclass(eq=False)
@@ -111,16 +129,19 @@ class Growth:
     """A tree that grows from one leaf up to `most`.
 
     Attributes:
+        costs: Calls by configs. `configs`: those that may be chosen, by index in the table.
         predicted: The config of every call with 1, 2, ... leaves.
     """
 
     features: Features
     costs: np.ndarray
+    configs: Sequence[int]
     rows: np.ndarray
     most: int
     predicted: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._by_config = np.ascontiguousarray(self.costs[:, self.configs].T)
         self._fitted = np.zeros(len(self.costs), dtype=bool)
         self._fitted[self.rows] = True
         self.root = self._leaf(np.arange(len(self.costs)))
@@ -135,9 +156,9 @@ class Growth:
 
     def _leaf(self, all_rows: np.ndarray) -> Grown:
         rows = all_rows[self._fitted[all_rows]]
-        sums = self.costs[rows].sum(axis=0)
-        config = int(np.argmin(sums))
-        leaf = Grown(rows, all_rows, config, float(sums[config]))
+        sums = self._by_config[:, rows].sum(axis=1)
+        best = int(np.argmin(sums))
+        leaf = Grown(rows, all_rows, int(self.configs[best]), float(sums[best]))
         leaf.saving = self._best_saving(leaf)
         return leaf
 
@@ -155,64 +176,69 @@ class Growth:
         self.leaves[at : at + 1] = [leaf.then, leaf.other]
         return leaf.then, leaf.other
 
-    def isolate(self, exceeds: np.ndarray, allowed: np.ndarray, most: int) -> None:
+    def isolate(self, exceeds: np.ndarray, most: int) -> None:
         """Split leaves to isolate calls whose loss is often too large; configs stay.
 
         Args:
             exceeds: Whether the loss of each call was too large when it was left out.
-            allowed: How many such calls a leaf may have, by its number of calls; -1 if it is too small.
             most: Largest number of leaves.
         """
         waiting = list(self.leaves)
         while waiting and len(self.leaves) < most:
             leaf = waiting.pop(0)
-            leaf.saving = self._isolating(leaf, exceeds, allowed)
+            leaf.saving = self._isolating(leaf, exceeds)
             if leaf.saving is not None:
                 for part in self._part(leaf):
                     part.config, part.cost = leaf.config, float(self.costs[part.rows, leaf.config].sum())
                     waiting.append(part)
 
-    def _isolating(self, leaf: Grown, exceeds: np.ndarray, allowed: np.ndarray) -> Saving | None:
-        """The split that puts most calls on a side with an allowed number of large losses."""
-        best, count = None, len(leaf.rows)
-        if count < 2 * LEAF or int(exceeds[leaf.rows].sum()) <= allowed[count]:
+    def _isolating(self, leaf: Grown, exceeds: np.ndarray) -> Saving | None:
+        """The split that best tells calls with large losses from others, if chance alone would hardly do as well."""
+        count, total = len(leaf.rows), int(exceeds[leaf.rows].sum())
+        if count < 2 * LEAF or total in (0, count):
             return None
-        for feature, rows, at in self._places(leaf):
-            sums = np.cumsum(exceeds[rows])
-            left, right = at + 1, count - at - 1
-            sides = left * (sums[at] <= allowed[left]), right * (sums[-1] - sums[at] <= allowed[right])
-            kept = sides[0] + sides[1]
-            place = int(np.argmax(kept))
-            if kept[place] > 0 and (best is None or kept[place] > best[0]):
-                best = self._saving(float(kept[place]), feature, rows, int(at[place]))
-        return best
+        left = np.arange(1, count)
 
-    def _places(self, leaf: Grown) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """For each feature, the calls of a leaf in its order, and the positions after which it can be split."""
-        member = np.zeros(len(self.costs), dtype=bool)
-        member[leaf.rows] = True
-        for feature, order in enumerate(self.features.orders):
-            rows = order[member[order]]
-            values = self.features.columns[feature][rows]
-            at = np.arange(LEAF - 1, len(rows) - LEAF)
-            at = at[values[at] < values[at + 1]]
-            if len(at):
-                yield feature, rows, at
+        def told(rows: np.ndarray) -> np.ndarray:
+            sums = np.cumsum(exceeds[rows], axis=1)[:, :-1]
+            gain: np.ndarray = _surprise(total, count) - _surprise(sums, left) - _surprise(total - sums, count - left)
+            return gain
 
-    def _saving(self, gain: float, feature: int, rows: np.ndarray, at: int) -> Saving:
-        below, above = self.features.columns[feature][rows[at : at + 2]]
-        return gain, feature, int(below), int(above)
+        found = self._best(leaf, told, 1)
+        return found if found is not None and found[0] > TOLD else None
 
     def _best_saving(self, leaf: Grown) -> Saving | None:
         """The split that saves most, with a config for each side."""
-        best = None
         if len(leaf.rows) < 2 * LEAF or leaf.cost <= 1e-9:
             return None
-        for feature, rows, at in self._places(leaf):
-            sums = np.cumsum(self.costs[rows], axis=0)
-            after = sums[at].min(axis=1) + (sums[-1] - sums[at]).min(axis=1)
-            place = int(np.argmin(after))
-            gain = leaf.cost - float(after[place])
+
+        def saved(rows: np.ndarray) -> np.ndarray:
+            sums = np.cumsum(self._by_config[:, rows], axis=2)
+            before, whole = sums[:, :, :-1], sums[:, :, -1:]
+            apart: np.ndarray = before.min(axis=0) + (whole - before).min(axis=0)
+            return leaf.cost - apart
+
+        return self._best(leaf, saved, len(self.configs))
+
+    def _best(self, leaf: Grown, gains: Callable[[np.ndarray], np.ndarray], width: int) -> Saving | None:
+        """The split with the largest gain, the first of several; None without one.
+
+        Args:
+            gains: Of each place of each row of calls, in the order of a feature.
+            width: How many numbers it needs for a call.
+        """
+        best, member = None, np.zeros(len(self.costs), dtype=bool)
+        member[leaf.rows] = True
+        count, some = len(leaf.rows), max(1, CHUNK // (len(leaf.rows) * width))
+        for start in range(0, len(self.features.orders), some):
+            orders = self.features.orders[start : start + some]
+            rows = orders[member[orders]].reshape(-1, count)
+            values = np.take_along_axis(self.features.columns[start : start + some], rows, axis=1)
+            found = np.where(values[:, :-1] < values[:, 1:], gains(rows), 0.0)
+            found[:, : LEAF - 1] = 0.0
+            found[:, count - LEAF :] = 0.0
+            feature, place = divmod(int(np.argmax(found)), count - 1)
+            gain = float(found[feature, place])
             if gain > 1e-9 and (best is None or gain > best[0] + 1e-9):
-                best = self._saving(gain, feature, rows, int(at[place]))
+                best = gain, start + feature, int(values[feature, place]), int(values[feature, place + 1])
         return best

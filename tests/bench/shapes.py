@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autotuned.offline import ranges
+from autotuned.rules import cover as covers
 from autotuned.rules import fit, folds
 from autotuned.rules.table import Table, tables
 
@@ -68,7 +69,8 @@ class Recorded:
              {config: us for config, us in zip(self.configs, times) if us is not None})
             for shape, times in self.rows.items()
         ]  # fmt: skip
-        [(found, _)] = tables(calls)
+        count = self.facts["device"].rpartition("-")[2]  # of multiprocessors, as the folder of a device says
+        [(found, _)] = tables(calls, int(count) if count.isdecimal() else 0)
         return found
 
 
@@ -250,7 +252,11 @@ class Served(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What comes of a table where calls were left out: shares of calls, and losses (0.1 is 10%)."""
+    """What comes of a table where calls were left out: shares of calls, and losses (0.1 is 10%).
+
+    Attributes:
+        others: Mean and worst loss of all calls under what is simpler. `same`: of those that the rule serves.
+    """
 
     calls: int
     share: float
@@ -258,17 +264,29 @@ class Judged(NamedTuple):
     worst: float
     exceeded: float
     others: dict[str, tuple[float, float]]
+    same: dict[str, tuple[float, float]]
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the rule is 1% better in the mean than the best of what is simpler on the same calls, or halves the
+        worst."""
+        means, worsts = [list(some) for some in zip(*self.same.values())] or ([], [])
+        return bool(means) and (self.mean <= min(means) - fit.GAIN or self.worst * fit.FACTOR <= min(worsts))
 
     def __str__(self) -> str:
         lines = [f"  served {self.share:.0%} of {self.calls}: {self.mean:.2%} in the mean, {self.worst:.1%} worst; "
                  f"above the bound: {self.exceeded:.1%}"]  # fmt: skip
+        lines += [f"    the same calls, {name}: {mean:.2%} in the mean, {worst:.1%} worst"
+                  for name, (mean, worst) in self.same.items()]  # fmt: skip
+        lines += [f"    a tree is {'' if self.is_worth_it else 'not '}worth it"] if self.same else []
         lines += [f"  {name}: {mean:.2%} in the mean, {worst:.1%} worst" for name, (mean, worst) in self.others.items()]
         return "\n".join(lines)
 
 
 def part(table: Table, rows: Sequence[int]) -> Table:
     """Some calls of a table."""
-    return Table(table.names, [table.sizes[row] for row in rows], [table.times[row] for row in rows], table.pattern)
+    return Table(table.names, [table.sizes[row] for row in rows], [table.times[row] for row in rows], table.pattern,
+                 table.processors)  # fmt: skip
 
 
 def bands(table: Table) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
@@ -300,15 +318,19 @@ def served(table: Table, out: Sequence[int], left: Sequence[int], within: float)
 
 
 def simpler(seen: Table, table: Table, row: int) -> dict[str, str]:
-    """The config of a call by what is simpler than a rule: one for all, one for each power of two, the nearest's."""
+    """The config of a call by what is simpler than a rule: one for all, one for each power of two, the nearest's.
+
+    Where no call of its combination is known, it has no nearest, and gets the one for all.
+    """
     step, kind = float(table.steps[row]), table.others[row]
     losses = np.nan_to_num(seen.losses, nan=1e3)
     single = seen.configs[int(np.argmin(losses.mean(axis=0)))]
-    here = [at for at in range(len(seen)) if seen.others[at] == kind] or list(range(len(seen)))
+    own = [at for at in range(len(seen)) if seen.others[at] == kind]
+    here = own or list(range(len(seen)))
     power = [at for at in here if math.ceil(math.log2(max(seen.steps[at], 1))) == math.ceil(math.log2(max(step, 1)))]
     far = {at: abs(math.log2(max(seen.steps[at], 1) / max(step, 1))) for at in here}
     at = min(far, key=far.__getitem__)
-    near = min(seen.times[at], key=seen.times[at].__getitem__) if far[at] <= math.log2(NEAR) else single
+    near = min(seen.times[at], key=seen.times[at].__getitem__) if own and far[at] <= math.log2(NEAR) else single
     return {
         "best single config": single,
         "best config of each power of two": seen.configs[int(np.argmin(losses[power or [at]].mean(axis=0)))],
@@ -327,12 +349,14 @@ def judged(found: Sequence[Served]) -> Judged:
     over = sum(one.rule > one.bound for one in found if one.rule is not None)
     nearest = f"nearest within a factor of {NEAR:g}"
     with_nearest = [one.others[nearest] if one.rule is None else one.rule for one in found]
-    others = {name: [one.others[name] for one in found] for name in (found[0].others if found else ())}
+    names = list(found[0].others) if found else []
+    others = {name: [one.others[name] for one in found] for name in names}
+    same = {name: [one.others[name] for one in found if one.rule is not None] for name in names if losses}
     others = {"the rule, and the nearest where it abstains": with_nearest, **others}
     return Judged(
         len(found), len(losses) / max(1, len(found)), statistics.fmean(losses) if losses else math.nan,
         max(losses, default=math.nan), over / max(1, len(losses)),
-        {name: (statistics.fmean(some), max(some)) for name, some in others.items() if some},
+        *({name: (statistics.fmean(some), max(some)) for name, some in named.items()} for named in (others, same)),
     )  # fmt: skip
 
 
@@ -395,6 +419,8 @@ def replay(folder: Path) -> None:
                 print(f" tune --cover, until {name}: {found.searches} searches; nearest {found.nearest[0]:.2%} in the mean, "
                       f"{found.nearest[1]:.1%} worst; with a rule {found.rule[0]:.2%}, {found.rule[1]:.1%}")  # fmt: skip
             continue
+        few = [len(covers.fewest(table.losses, within).configs) for within in (WITHIN, 0.1)]
+        print(f" all shapes are held within {WITHIN:.0%} of their best by {few[0]} configs, within 10% by {few[1]}")
         print(f" bands left out\n{judge(table, bands(table))}")
         print(f" combinations of {', '.join(set(table.names) - {table.along})} left out\n"
               f"{judge(table, combinations(table))}")  # fmt: skip

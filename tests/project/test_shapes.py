@@ -17,6 +17,8 @@ import synthetic
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 import shapes  # noqa: E402
 
+from autotuned.rules import cover as covers  # noqa: E402
+from autotuned.rules import folds  # noqa: E402
 from autotuned.rules.table import Table, tables  # noqa: E402
 
 RECORDED = sorted(shapes.DATA.glob("*.csv.gz"))
@@ -105,18 +107,39 @@ def test_a_replay_of_cover_stops_early_where_little_changes() -> None:
     assert found.searches <= shapes.ranges.START + 1 and found.nearest == (0.0, 0.0)
 
 
-@pytest.mark.skipif(not RECORDED, reason="no tables of shapes have been recorded into tests/data/shapes yet")
+# The least share of calls left out that is served, and the largest mean and worst loss of those. Attention, rmsnorm and
+# split-K have 100 calls each: their few served ones say little.
+SERVED = {"matmul": (0.45, 0.015, 0.15), "attention": (0.1, 0.015, 0.15), "rmsnorm": (0.0, 0.015, 0.15)}
+
+
+def recorded(kernel: str) -> Table:
+    [path] = [path for path in RECORDED if path.name.startswith(f"{kernel}-nvidia")]
+    return shapes.load(path).table()
+
+
+def test_what_rules_promise_holds_over_recorded_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without combinations left out, which take most of the time."""
+    monkeypatch.setattr(folds, "across", lambda table: iter(()))
+    everything = []
+    for kernel, (share, mean, worst) in SERVED.items():
+        table = recorded(kernel)
+        found = [one for out, left in shapes.bands(table) for one in shapes.served(table, out, left, shapes.WITHIN)]
+        judged = shapes.judged(found)
+        assert judged.share >= share, kernel
+        assert not judged.share or (judged.mean <= mean and judged.worst <= worst), kernel
+        assert kernel != "matmul" or judged.is_worth_it
+        everything += found
+    assert shapes.judged(everything).exceeded <= 0.05
+
+
+def test_cover_of_a_recorded_table_reaches_its_goal() -> None:
+    found = shapes.cover(recorded("matmul-dense"))
+    assert found.searches <= shapes.ranges.MOST
+    assert found.nearest[0] <= shapes.ranges.MEAN and found.nearest[1] <= shapes.ranges.WORST
+
+
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.partition(".")[0])
-def test_what_rules_promise_holds_over_recorded_tables(path: Path) -> None:
+def test_few_configs_are_within_a_tenth_of_the_best_of_all_recorded_shapes(path: Path) -> None:
     table = shapes.load(path).table()
-    if not table.others[0]:
-        assert shapes.cover(table).searches <= shapes.ranges.MOST
-        return
-    judged = shapes.judge(table, shapes.bands(table))
-    served = judged.share * judged.calls
-    # 5% of calls may exceed their bound; of so many, chance adds two standard deviations.
-    assert judged.exceeded <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / max(served, 1))
-    assert (
-        judged.others["the rule, and the nearest where it abstains"][0]
-        <= judged.others["nearest within a factor of 2"][0] + 0.005
-    )
+    found = covers.fewest(table.losses, 0.1)
+    assert len(found.held) == len(table) and len(found.configs) <= 10

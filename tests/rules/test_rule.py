@@ -51,6 +51,35 @@ def test_git_sees_one_line_for_each_part_of_the_tree():
     assert max(map(len, lines)) < 500
 
 
+@pytest.mark.parametrize(
+    ("split", "words", "holding", "failing"),
+    [
+        (Split(("M",), False, 96), "M <= 96", (96,), (97,)),
+        (Split(("M", "N"), True, 64), "M * N % 64 == 0", (8, 8), (8, 9)),
+        (Split(("M", "N"), False, 6, (128, 256)), "M/128 * N/256 <= 6", (257, 512), (385, 512)),
+        (Split(("M", "N"), False, 75, (128, 1), 132), "fill(M/128 * N, 132) <= 75%", (128, 99), (129, 66)),
+        (Split(("M",), False, 50, (64,), 4), "fill(M/64, 4) <= 50%", (128,), (129,)),
+    ],
+    ids=str,
+)
+def test_a_split_is_text_that_is_read_back_and_counts_tiles_rounded_up(split, words, holding, failing):
+    assert str(split) == words and text.split_of(words, "tree.if") == split
+    assert split.holds(holding) and not split.holds(failing)
+
+
+@pytest.mark.parametrize("sizes", [(0,), (-5,)], ids=str)
+def test_sizes_that_make_no_tile_fill_no_wave(sizes):
+    assert Split(("M",), False, 0, (64,), 132).holds(sizes)
+
+
+@pytest.mark.parametrize(
+    "words", ["fill(M, 0) <= 75%", "fill(M, 132) <= 75", "M <= 3%", "fill() <= 3%", "fill(M) <= 3%"]
+)
+def test_what_is_no_split_is_refused(words):
+    with pytest.raises(RecordError, match="a split such as"):
+        text.split_of(words, "tree.if")
+
+
 def test_a_rule_is_for_calls_with_its_rest_and_its_equal_sizes():
     assert shape_of(synthetic.call_of(7, 1024, 256)).rest == RULE.rest
     assert values(7, 1024) == (7, 1024)

@@ -96,7 +96,9 @@ class Kernel:
 
     def table(self, count: int = 300, pairs: Any = PAIRS[:6], low: int = 1, high: int = 8192) -> Table:
         """A table of distinct calls."""
-        [(found, _)] = tables((call_of(*row), self.times(*row)) for row in self.sizes(count, pairs, low, high))
+        [(found, _)] = tables(
+            ((call_of(*row), self.times(*row)) for row in self.sizes(count, pairs, low, high)), self.sms
+        )
         return found
 
 

@@ -262,8 +262,10 @@ def _compress(calls: Sequence[_Call], within: float, most: int | None, result: C
         else:
             entries.append((call.key, call.entry))
             result.left.append(Left(call.key, f"none of the {len(names)} configs is within {within:.1%} of its best"))
-    found = tables((call.key.call, call.times) for call in timed)
-    fits = [(fit(table, within, among=names), [timed[number] for number in numbers]) for table, numbers in found]
+    processors = calls[0].key.context["device"]["sm_count"]
+    found = tables(((call.key.call, call.times) for call in timed), processors)
+    among = names if most else None
+    fits = [(fit(table, within, most, among), [timed[number] for number in numbers]) for table, numbers in found]
     before = len({call.entry.identity for call in timed})
     key = calls[0].key
     forms = tuple(map(json.loads, names))
