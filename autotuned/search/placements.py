@@ -15,7 +15,8 @@ from autotuned.key.memory import SCALARS, is_torch
 from autotuned.search.failures import is_memory_error
 from autotuned.tunable.call import Call
 
-MOST_SHARE = 0.25  # of the device's free memory that all copies together may take
+# What all copies together may take, absolute and as a share of the device's free memory.
+MOST_BYTES, MOST_SHARE = 1 << 30, 0.25
 ALIGNED = 512  # bytes, as torch's allocator aligns; a copy lies as its original does relative to this
 
 
@@ -34,7 +35,7 @@ class Placement:
 def elsewhere(call: Call, written: Collection[str], count: int) -> Iterator[Placement]:
     """Up to `count` placements, which must be kept alive together: freed memory would be used for the next.
 
-    None if an argument contains tensors other than plain ones of torch, or if memory is short.
+    None if an argument contains tensors other than plain ones of torch, or if the copies would be too large.
     """
     tensors = _plain_tensors(call.arguments)
     if not tensors or not _has_room([tensor for _, tensor in tensors], count):
@@ -70,8 +71,8 @@ def _has_room(tensors: list[Any], count: int) -> bool:
 
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
     gpus = {one.device for one in tensors if one.is_cuda}
-    free = min((torch.cuda.mem_get_info(gpu)[0] for gpu in gpus), default=float("inf"))
-    return bool(count * sum(storages.values()) <= MOST_SHARE * free)
+    free = [MOST_SHARE * torch.cuda.mem_get_info(gpu)[0] for gpu in gpus]
+    return bool(count * sum(storages.values()) <= min([MOST_BYTES, *free]))
 
 
 def _placed(call: Call, tensors: list[tuple[str, Any]], written: Collection[str]) -> Placement | None:

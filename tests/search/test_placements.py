@@ -87,6 +87,13 @@ def test_what_is_no_plain_tensor_is_not_moved(value: Any) -> None:
     assert placed(x=torch.ones(3), other=value) == []
 
 
+def test_large_tensors_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.ones(4, 8)
+    monkeypatch.setattr(placements, "MOST_BYTES", 2 * tensor.nbytes)
+    assert len(placed(2, x=tensor, row=tensor[1])) == 2, "what shares memory counts once"
+    assert placed(3, x=tensor) == placed(2, x=tensor, y=torch.ones(1)) == []
+
+
 def test_without_memory_there_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     copied = placements._copy
     left = [2]
