@@ -91,6 +91,10 @@ class LazyFile(ConfigFile):
         return super().names_binary(digest) if named is None else named
 
 
+class OtherLayoutError(ValueError):
+    """The text is damaged, or not as this package writes it: all of it must be read."""
+
+
 class Unread:
     """The text of a file as this package writes it, parsed and not checked.
 
@@ -98,7 +102,7 @@ class Unread:
         head: The file's fields besides its groups.
 
     Raises:
-        ValueError, TypeError, KeyError, AttributeError: It is damaged or of another layout: read all of it.
+        OtherLayoutError, ValueError, TypeError, KeyError, AttributeError: It is damaged or of another layout.
     """
 
     def __init__(self, text: str) -> None:
@@ -113,7 +117,7 @@ class Unread:
         self._by_call: dict[str, dict[int, int]] = {}  # the entry's number, by group
         for number, (group, entry) in enumerate(self._entries):
             if self._by_call.setdefault(canonical(entry["call"]), {}).setdefault(group, number) != number:
-                raise ValueError("expected each call once in a group")
+                raise OtherLayoutError
             for digest in entry.get("compiled", ()):
                 self._by_binary.setdefault(digest, []).append(number)
 
@@ -124,13 +128,13 @@ class Unread:
         fields = {"schema": SCHEMA, "kernel": self.head["kernel"], "device": self.head["device"]}
         head = "\n".join(["{", *(f' "{name}": {json.dumps(value)},' for name, value in fields.items()), ' "groups": ['])
         if chunks[0] != head or self.head.keys() != fields.keys():
-            raise ValueError("expected the fields of a file")
+            raise OtherLayoutError
         for chunk, (context, entries) in zip(chunks[1:], groups, strict=True):
             begin = f'{json.dumps(typed(context, dict, "context"), sort_keys=True)}, "entries": [{_ENTRY}'
             if not chunk.startswith(begin) or chunk.count(_ENTRY) != len(typed(entries, list, "entries")):
-                raise ValueError("expected one entry a line")
+                raise OtherLayoutError
         if len({canonical(context) for context, _ in groups}) < len(groups):
-            raise ValueError("expected each context once")
+            raise OtherLayoutError
 
     def of_call(self, call: str) -> list[tuple[Json, Entry]]:
         """The entries for a call, given as canonical text, each with its context; ValueError if one is faulty."""
@@ -146,6 +150,6 @@ class Unread:
         if number not in self._known:
             data = disk.first_json(f'{{"call": {self._rows[number]}')
             if data != self._entries[number][1]:
-                raise ValueError("expected one entry a line")
+                raise OtherLayoutError
             self._known[number] = load_entry(data, "entry")
         return self._known[number]

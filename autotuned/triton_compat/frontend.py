@@ -128,7 +128,7 @@ class Forms:
 
     def close(self) -> None:
         """Remove the files; a thread that still compiles builds its own IR."""
-        for future in self._paths.values():
+        for future in list(self._paths.values()):  # threads that still compile add to it
             if future.done() and not future.exception() and (path := future.result()) is not None:
                 disk.remove(path)
 

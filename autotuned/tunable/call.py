@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import sys
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -254,7 +255,7 @@ def refuse_grid(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exc
 
     The grid must be a tuple or list of 1 to 3 integers, and a callable, which is called again, must use known names.
     """
-    if isinstance(error, RecursionError):  # a grid launches its own kernel: two calls at each depth never end
+    if _is_too_deep(error):  # a grid launches its own kernel: two calls at each depth never end
         return
     meta = _Meta(arguments)
     try:
@@ -275,6 +276,16 @@ def refuse_grid(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exc
             "kernel[(blocks,)](...).",
             kernel=kernel,
         ) from None
+
+
+def _is_too_deep(error: BaseException | None) -> bool:
+    """Whether a RecursionError is at its root; `inspect` raises another from it."""
+    seen = 0
+    while error is not None and seen < sys.getrecursionlimit():
+        if isinstance(error, RecursionError):
+            return True
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return False
 
 
 class _Meta(dict[str, Any]):

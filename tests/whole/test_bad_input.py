@@ -378,7 +378,7 @@ def test_a_grid_that_launches_its_own_kernel_ends_as_in_python(xy, is_bound):
     kernel = autotune(CONFIGS[:1], do_bench=quick)(double)
     if is_bound:
         kernel[(4,)](*xy, 50)
-    with pytest.raises(RecursionError):
+    with pytest.raises((RecursionError, TypeError)):  # `inspect`, in the interpreter, makes the one of the other
         kernel[grid](*xy, 50)
     assert len(asked) <= sys.getrecursionlimit()
 
