@@ -6,8 +6,9 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, overload
 
 from autotuned import disk, env, events
@@ -28,6 +29,9 @@ from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json, canonical
 
 SHARED_S = 5.0  # how long a look waits for the shared store; later records are found at the next look
+# The thread rests so many times as long as a key took: work in Python slows the calls of other threads, of which fewer
+# than 1% are made beside it.
+RESTS = 150
 
 
 @dataclass
@@ -95,9 +99,12 @@ class Refresher:
     def _run(self, stopped: threading.Event) -> None:
         while not stopped.wait(min(self._every_s, threading.TIMEOUT_MAX)):
             try:
-                self.latest = _refreshed(self._strict, alone=True)
+                self.latest = _refreshed(self._strict, partial(self._rest, stopped))
             except Exception as error:
                 env.warn_once(f"refresh {error!r}", "refresh: %s; it is tried again in %g s.", error, self._every_s)
+
+    def _rest(self, stopped: threading.Event, worked_s: float) -> bool:
+        return stopped.wait(min(RESTS * worked_s, self._every_s, threading.TIMEOUT_MAX))
 
     def close(self) -> None:
         """Stop; may be called twice."""
@@ -139,7 +146,8 @@ def refresh(every_s: float | None = None, *, strict: bool = False) -> Refreshed 
 
     What another process tuned meanwhile, such as `autotuned tune --follow`, is compiled or loaded on this thread and
     then swapped in between two launches; launches that hit the table never wait. If it does not compile here, is
-    refused by a seal, or a pin in `.cache` is set, the old choice stays.
+    refused by a seal, or a pin in `.cache` is set, the old choice stays. In the background keys are swapped one by one
+    with rests in between, so that fewer than 1% of the calls are made beside this work.
 
     Nothing is swapped while this thread captures a CUDA graph, nor in the modes "off" and "search". Under
     `autotuned.sync` every rank must call this without `every_s`, equally often and at the same points of the program:
@@ -157,7 +165,7 @@ def refresh(every_s: float | None = None, *, strict: bool = False) -> Refreshed 
         SyncError: Under `autotuned.sync`, a rank did not call it in time; nothing is swapped.
     """
     if every_s is None:
-        return _refreshed(strict, alone=False)
+        return _refreshed(strict)
     if isinstance(every_s, bool) or not isinstance(every_s, (int, float)) or not every_s > 0:
         problem = f"expected seconds above 0, got {every_s!r}"
         raise OptionError(f"every_s: expected seconds above 0, got {every_s!r}.", option="every_s", problem=problem)
@@ -182,8 +190,10 @@ class _Used(NamedTuple):
         return [one for one in self.bounds if identity(one.config) != identity(choice.config)]
 
 
-def _refreshed(strict: bool, alone: bool) -> Refreshed:
-    start, result = time.perf_counter(), Refreshed(reason=_why_not(strict, alone))
+def _refreshed(strict: bool, rest: Callable[[float], bool] | None = None) -> Refreshed:
+    """One look; `rest` is called between keys with the seconds that one took, and returns whether to stop."""
+    alone, start = rest is not None, time.perf_counter()
+    result = Refreshed(reason=_why_not(strict, alone))
     if result.reason:
         env.warn_once(f"refresh {result.reason}", "refresh: nothing is swapped: %s.", result.reason)
         return result
@@ -192,12 +202,28 @@ def _refreshed(strict: bool, alone: bool) -> Refreshed:
         _ask_shared({one.key for one in used})
         result.keys = len({one.key for one in used})
         found = _news(used)
-        if active.agreements:
-            result.swaps = _swap_together(used, found)
-        else:
-            result.swaps = [_swapped(_made(one, choice)) for one, choice in found]
+        if rest is None:
+            made = _swap_together(used, found) if active.agreements else (_swapped(_made(*one)) for one in found)
+            result.swaps += made
+    if rest is not None:
+        result.swaps += _one_by_one(found, strict, rest)
     result.seconds = time.perf_counter() - start
     return result
+
+
+def _one_by_one(found: list[tuple[_Used, Choice]], strict: bool, rest: Callable[[float], bool]) -> Iterator[Swap]:
+    """Swap with rests in between, in which other threads may refresh; what is left then is found by the next look."""
+    left = list(reversed(found))
+    while left:
+        with _lock:
+            start = time.perf_counter()
+            if _why_not(strict, alone=True):
+                break
+            yield _swapped(_made(*left.pop()))
+        if left and rest(time.perf_counter() - start):
+            break
+    for one, _ in left:
+        _seen[one.tuner].pop(one.key.digest, None)
 
 
 def _ask_shared(keys: set[Key]) -> None:

@@ -270,3 +270,71 @@ def test_a_hit_is_not_one_instruction_longer(work):
         assert autotuned.refresh().swapped
         assert work(1) == 2
         assert hits() == before
+
+
+# -- rests of the thread -------------------------------------------------------------------------------------------------
+
+
+def newer(work, count):
+    assert [work(x) for x in range(1, count + 1)] == [0] * count
+    for x in range(1, count + 1):
+        store_choice(work, CONFIGS[2], x)
+
+
+def test_in_the_background_it_rests_after_each_key_in_proportion(work):
+    newer(work, 4)
+    rests = []
+    found = refreshing._refreshed(False, lambda seconds: rests.append(seconds))
+    assert (len(found.swapped), len(rests)) == (4, 3) and min(rests) > 0
+    assert [work(x) for x in range(1, 5)] == [2] * 4
+    assert autotuned.refresh().swaps == []
+
+
+def test_what_it_is_stopped_before_is_found_by_the_next_look(work):
+    newer(work, 4)
+    found = refreshing._refreshed(False, lambda seconds: True)
+    assert len(found.swapped) == 1
+    assert sorted(work(x) for x in range(1, 5)) == [0, 0, 0, 2]
+    assert len(autotuned.refresh().swapped) == 3
+    assert [work(x) for x in range(1, 5)] == [2] * 4
+
+
+def test_in_its_rests_others_may_refresh(work):
+    newer(work, 3)
+    inside = []
+
+    def refresh_too(seconds):
+        inside.append(len(autotuned.refresh().swapped))
+        store_choice(work, CONFIGS[1], 2)
+        return False
+
+    found = refreshing._refreshed(False, refresh_too)
+    assert len(found.swaps) == 3 and inside[0] == 0
+    autotuned.refresh()
+    assert [work(x) for x in range(1, 4)] == [2, 1, 2]
+
+
+def test_a_capture_that_begins_in_a_rest_ends_the_look(work, monkeypatch):
+    newer(work, 3)
+
+    with monkeypatch.context() as patch:
+
+        def begin(seconds):
+            patch.setattr(refreshing.kernel, "capturing", lambda: True)
+            return False
+
+        assert len(refreshing._refreshed(False, begin).swapped) == 1
+    assert len(autotuned.refresh().swapped) == 2
+
+
+def test_the_thread_is_at_work_for_less_than_a_hundredth(work, monkeypatch):
+    """By its own clock: what it rests is `RESTS` times what it worked, unless that is longer than between two looks."""
+    newer(work, 2)
+    waits = []
+    stopped = threading.Event()
+    monkeypatch.setattr(stopped, "wait", lambda seconds: waits.append(seconds) or len(waits) > 2)
+    handle = object.__new__(refreshing.Refresher)
+    handle._every_s, handle._strict, handle.latest = 3600.0, False, None
+    handle._run(stopped)
+    swap = handle.latest.swapped[0]
+    assert waits[0] == 3600.0 and waits[1] >= refreshing.RESTS * swap.seconds >= 100 * swap.seconds
