@@ -35,10 +35,10 @@ class Placement:
 def elsewhere(call: Call, written: Collection[str], count: int) -> Iterator[Placement]:
     """Up to `count` placements, which must be kept alive together: freed memory would be used for the next.
 
-    None if an argument contains tensors other than plain ones of torch, or if the copies would be too large.
+    None if an argument contains tensors other than plain ones of torch, of one device, or if copies would be too large.
     """
     tensors = _plain_tensors(call.arguments)
-    if not tensors or not _has_room([tensor for _, tensor in tensors], count):
+    if not _are_together([tensor for _, tensor in tensors]) or not _has_room([tensor for _, tensor in tensors], count):
         return
     for _ in range(count):
         try:
@@ -64,6 +64,11 @@ def _is_plain(value: Any) -> bool:
     kind = type(value)
     is_named_so = kind.__module__.startswith("torch") and kind.__name__ in ("Tensor", "Parameter")
     return is_named_so and walk.is_strided(value) and is_torch(value) and not (value.is_conj() or value.is_quantized)
+
+
+def _are_together(tensors: list[Any]) -> bool:
+    """Whether a copy is reached as its original is: a GPU reaches pinned host memory, and peers, but not any other."""
+    return len({one.device for one in tensors}) == 1 and not any(one.is_pinned() for one in tensors if not one.is_cuda)
 
 
 def _has_room(tensors: list[Any], count: int) -> bool:

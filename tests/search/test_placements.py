@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +86,18 @@ class Own(torch.Tensor):
 )  # fmt: skip
 def test_what_is_no_plain_tensor_is_not_moved(value: Any) -> None:
     assert placed(x=torch.ones(3), other=value) == []
+
+
+def test_what_lies_on_several_devices_or_in_pinned_memory_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU reaches pinned memory and none other of the host: a launch on a plain copy would lose the device."""
+    here, there = (SimpleNamespace(device=f"cuda:{index}", is_cuda=True) for index in range(2))
+    host = SimpleNamespace(device="cpu", is_cuda=False, is_pinned=lambda: True)
+    assert placements._are_together([here, here])
+    assert not any(map(placements._are_together, ([here, there], [here, host], [host], [])))
+    pinned = torch.ones(3)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self, device=None: self is pinned)
+    assert placed(x=torch.ones(3), y=pinned) == []
+    assert len(placed(x=torch.ones(3))) == 2
 
 
 def test_large_tensors_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
