@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Shelf(NamedTuple):
-    """A config file and the compiled kernels beside it; only those that its entries name are allowed."""
+    """A config file and the compiled kernels beside it; it serves only those that its entries name."""
 
     path: str
     config: ConfigFile

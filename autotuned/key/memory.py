@@ -7,7 +7,7 @@ from typing import Any
 
 from autotuned.errors import CallError
 from autotuned.key import walk
-from autotuned.key.key import is_tensor_type, strides_of
+from autotuned.key.key import PLAIN, is_tensor_type, strides_of
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -15,7 +15,7 @@ def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
     An array of objects stands for the tensors in it, and is yielded itself only if it contains none.
     """
-    if type(value) in SCALARS:
+    if type(value) in PLAIN:
         return
     for tensor in [value] if _is_plain_array(value) else walk.tensors(value):
         if not walk.holds_objects(tensor) or len(walk.tensors(tensor)) == 1:
@@ -25,9 +25,6 @@ def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _is_plain_array(value: Any) -> bool:
     kind: Any = type(value)
     return is_tensor_type(kind) and walk.is_strided(value) and not walk.holds_objects(value)
-
-
-SCALARS = (type(None), bool, int, float, str)
 
 
 def refuse_without_tensor(arguments: Mapping[str, Any], lists: Mapping[str, Iterable[str]], kernel: str) -> None:
@@ -58,7 +55,7 @@ def gpu_of(value: Any) -> int | None:
 
     Large values are searched only near their root (`walk.near`): launches ask this on every call.
     """
-    if type(value) in SCALARS:
+    if type(value) in PLAIN:
         return None
     found = value if _is_plain_array(value) else walk.near(value, lambda tensor: _gpu_index(tensor) is not None)
     return None if found is None else _gpu_index(found)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuned.key import walk
-from autotuned.key.memory import SCALARS, is_torch
+from autotuned.key.key import PLAIN
+from autotuned.key.memory import is_torch
 from autotuned.search.failures import is_memory_error
 from autotuned.tunable.call import Call
 
@@ -37,12 +38,13 @@ def elsewhere(call: Call, written: Collection[str], count: int) -> Iterator[Plac
 
     None if an argument contains tensors other than plain ones of torch, of one device, or if copies would be too large.
     """
-    tensors = _plain_tensors(call.arguments)
-    if not _are_together([tensor for _, tensor in tensors]) or not _has_room([tensor for _, tensor in tensors], count):
+    named = _plain_tensors(call.arguments)
+    tensors = [tensor for _, tensor in named]
+    if not _are_together(tensors) or not _has_room(tensors, count):
         return
     for _ in range(count):
         try:
-            placed = _placed(call, tensors, written)
+            placed = _placed(call, named, written)
         except Exception as error:
             if not is_memory_error(error):
                 raise
@@ -54,7 +56,7 @@ def elsewhere(call: Call, written: Collection[str], count: int) -> Iterator[Plac
 
 def _plain_tensors(arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Tensors by argument; none if one is of a subclass, is not strided, or lies in a container."""
-    found = [(name, value) for name, value in arguments.items() if type(value) not in SCALARS]
+    found = [(name, value) for name, value in arguments.items() if type(value) not in PLAIN]
     tensors = [(name, value) for name, value in found if _is_plain(value)]
     rest = [value for _, value in found if not _is_plain(value)]
     return [] if any(map(walk.tensors, rest)) or any(map(walk.is_cut, rest)) else tensors

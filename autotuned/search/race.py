@@ -147,7 +147,7 @@ def duel(best: Trial, untuned: Trial, track: Track, most: int = DUEL_SAMPLES, be
         most: Samples of each, fewer once it is decided.
         before: A duel of the same two to go on with.
     """
-    fresh = before or Duel(_fresh(best), _fresh(untuned))
+    fresh = before or Duel(best.fresh(), untuned.fresh())
     pair = [fresh.best, fresh.untuned]
     rounds = _Rounds(track, random.Random(0))
     while len(pair[0].samples_us) < most and not (any(trial.error for trial in pair) or _is_decided(*pair)):
@@ -156,10 +156,6 @@ def duel(best: Trial, untuned: Trial, track: Track, most: int = DUEL_SAMPLES, be
     for trial, sampled in zip((best, untuned), pair):
         trial.error = trial.error or sampled.error
     return replace(fresh, steady=fresh.steady and rounds.left > 0)
-
-
-def _fresh(trial: Trial) -> Trial:
-    return replace(trial, samples_us=[], leader_us=None)
 
 
 def _is_decided(best: Trial, untuned: Trial) -> bool:

@@ -112,7 +112,7 @@ class Racing:
         return time.monotonic() - start
 
     def _is_calm(self, trial: Trial) -> bool:
-        probe = replace(trial, samples_us=[], leader_us=None)
+        probe = trial.fresh()
         self._turn([probe] * PROBE, tells=False)
         trial.error = trial.error or probe.error
         return not probe.samples_us or (probe.middle <= race.NOISY and self._job.timer.ran_well())

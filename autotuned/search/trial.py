@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 NOISE_FLOOR = 0.003  # smallest relative spread that is believed
@@ -22,6 +22,10 @@ class Trial:
     launches: int = 1  # launches per sample, which is their mean
     error: str | None = None
     leader_us: float | None = None  # the leader's median when this trial left the race; None while in it
+
+    def fresh(self) -> Trial:
+        """The same config without samples, back in the race."""
+        return replace(self, samples_us=[], leader_us=None)
 
     @property
     def median_us(self) -> float:

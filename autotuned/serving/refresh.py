@@ -29,8 +29,8 @@ from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json, canonical
 
 SHARED_S = 5.0  # how long a look waits for the shared store; later records are found at the next look
-# The thread rests so many times as long as a key took: work in Python slows the calls of other threads, of which fewer
-# than 1% are made beside it.
+# Between two keys the thread rests this many times as long as the first took: its Python code slows calls of other
+# threads, and so fewer than 1% of them overlap with it.
 RESTS = 150
 
 
@@ -147,7 +147,7 @@ def refresh(every_s: float | None = None, *, strict: bool = False) -> Refreshed 
     What another process tuned meanwhile, such as `autotuned tune --follow`, is compiled or loaded on this thread and
     then swapped in between two launches; launches that hit the table never wait. If it does not compile here, is
     refused by a seal, or a pin in `.cache` is set, the old choice stays. In the background keys are swapped one by one
-    with rests in between, so that fewer than 1% of the calls are made beside this work.
+    with rests in between, so that fewer than 1% of the calls overlap with this work.
 
     Nothing is swapped while this thread captures a CUDA graph, nor in the modes "off" and "search". Under
     `autotuned.sync` every rank must call this without `every_s`, equally often and at the same points of the program:
@@ -277,7 +277,7 @@ def _changed(of: Tuner, key: Key) -> Any:
 
 
 def _news(used: list[_Used]) -> list[tuple[_Used, Choice]]:
-    """The store's choices for keys of which something is bound with another config, if their records changed."""
+    """Newer choices of the store, for keys with a launch that is bound with another config."""
     changed = [(one, stamp) for one in used if (stamp := _changed(one.tuner, one.key)) is not None]
     for one, stamp in changed:  # before they are read; a key may be used with several lists of candidates
         _seen[one.tuner][one.key.digest] = stamp, False
