@@ -196,9 +196,8 @@ class Racing:
 
     def _elsewhere(self, duel: race.Duel, track: race.Track) -> race.Duel:
         """Go on with copies of the tensors."""
-        kept = []  # so that each copy lies elsewhere
-        for place in placements.elsewhere(self._job.call, {*self._guard.written, *self._job.zero}, race.PLACES):
-            kept.append(place)
+        written = {*self._guard.written, *self._job.zero}
+        for place in list(placements.elsewhere(self._job.call, written, race.PLACES)):  # alive together: each elsewhere
             best, untuned = self._moved(duel.best, place), self._moved(duel.untuned, place)
             other = race.duel(best, untuned, track, race.FIRST_SAMPLES)
             if not other.is_fought or best.error or untuned.error:
