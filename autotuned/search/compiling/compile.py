@@ -89,6 +89,7 @@ class CompileStream:
         self._binaries: dict[Hashable, int] = {}
         self._pool: _Pool | None = None
         self._memory = SharedMemory(compiledkernel.shared_memory_limit() if tunable.compiles_ahead else None)
+        self.done = 0  # configs compiled, or failed
         self.excluded: dict[str, str] = {}  # why configs do not compile, without passing reasons; by identity
 
     @property
@@ -137,6 +138,7 @@ class CompileStream:
         for one in sorted(wanted, key=lambda one: one.hooked):
             tick(one)
             yield Ready(one, partial(self._take, one, partial(self._alone, one)))
+            self.done += 1
 
     def _alone(self, one: Wanted) -> Any:
         if one.hooked:
@@ -174,6 +176,7 @@ class CompileStream:
                 index = pool.next(limit, partial(tick, order[-1]))
                 if index is None:
                     break
+                self.done += 1
                 ready = Ready(by_index[index], partial(self._take, by_index[index], started.pop(index)))
                 if ready.wanted.hooked or deadline == math.inf:
                     last.append(ready)
