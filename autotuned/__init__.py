@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from triton import Config
 
-    from autotuned import errors, experimental
+    from autotuned import errors
+    from autotuned import experimental as experimental
     from autotuned.api.decorator import autotune
     from autotuned.api.freeze import freeze
     from autotuned.api.function import TunedFunction
