@@ -24,9 +24,9 @@ FINAL_BAND, FINALISTS = 0.03, 8
 # Relative; the untuned config wins if it is this close to the fastest, one that is earlier in the list if it is `NEAR`:
 # with 0.003 chance decided between configs of a split-K product that are 0.5% apart (H200).
 TIE_BAND, NEAR, TIE_ERRORS = 0.003, 0.0015, 2.5
-# The fastest and the one that wins the tie are sampled until that is certain by so many standard errors, with at most so
-# many launches of each, which take at most so long. In bootstrapped replays of the product, ten orders of the list had
-# 4.1 winners, up to 0.8% apart; with this and `Trial.center_us` 2.6, up to 0.25% apart, for 0.04 s.
+# The fastest and the one that wins the tie are sampled until that is certain by so many standard errors, with at most
+# so many launches of each, which take at most so long. In bootstrapped replays of the product, ten orders of the list
+# had 4.1 winners, up to 0.8% apart; with this and `Trial.center_us` 2.6, up to 0.25% apart, for 0.04 s.
 PART_ERRORS, MOST_PARTED, PART_BUDGET_S = 1.7, 480, 0.05
 NOISY = 0.05  # a choice is noisy if the middle 60% of the winner's samples spread over more than this, relative
 # The final duel: at most this many pairs, fewer once it is decided by this many standard errors.

@@ -37,8 +37,8 @@ class Trial:
     def center_us(self) -> float:
         """Mean of the samples, each cut to within 1.5 standard deviations of the median, in microseconds.
 
-        Chance moves it less than the median, which of a 28 us kernel moves in steps of 0.1% where a clock counts in steps
-        of 32 ns, and lies in one of two modes.
+        Chance moves it less than the median, which of a 28 us kernel moves in steps of 0.1% where a clock counts in
+        steps of 32 ns, and lies in one of two modes.
         """
         median_us, most_us = self.median_us, CUT * self.spread * self.median_us
         parts_us = [max(-most_us, min(sample - median_us, most_us)) for sample in self.samples_us]

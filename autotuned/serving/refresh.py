@@ -203,7 +203,8 @@ def _refreshed(strict: bool, rest: Callable[[float], bool] | None = None) -> Ref
         result.keys = len({one.key for one in used})
         changed = _with_news(used)
         if active.agreements:
-            result.swaps += _swap_together(used, [(one, newer) for one in changed if (newer := _newer(one)) is not None])
+            news = [(one, newer) for one in changed if (newer := _newer(one)) is not None]
+            result.swaps += _swap_together(used, news)
         elif rest is None:
             result.swaps += filter(None, map(_looked_at, changed))
     if rest is not None:

@@ -1,17 +1,16 @@
 """Strategies replayed over fully measured spaces: how many configs each asks for until one is within 5% of the best.
 
 By hand: python tests/bench/spaces.py --data DIR [--seeds 15] [--batch 16] [--only gemm] [--strategies guided,random]
-DIR holds `<kernel>-<card>.csv[.gz]`: a column each for the parameters and `time_ms`, which is empty where a config
-failed. Tables of one kernel are each other's priors: "guided, prior" has all times of the first other card, "20 times"
-the best and 20 others, "misled" all in reversed order. Optuna's samplers and Kernel Tuner's strategies are replayed
-beside, where these are installed; every config that is asked for counts, failed ones too, repeated ones once.
+or:      python tests/bench/spaces.py --record DIR    measures our own spaces on a GPU: `record_spaces.py`
+DIR holds tables (`space_tables.py`). Those of one kernel, of other cards or shapes, are each other's priors: "guided,
+prior" has all times of the first other one, "20 times" the best and 20 others, "misled" all in reversed order. Optuna's
+samplers and Kernel Tuner's strategies are replayed beside, where these are installed; every config that is asked for
+counts, failed ones too, repeated ones once.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import importlib
 import importlib.util
 import random
@@ -21,11 +20,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import space_tables
+
 from autotuned import Space
 from autotuned.space.members import Members
 from autotuned.space.parts import Point
 from autotuned.space.strategies import strategy
 
+DATA = Path(__file__).parents[1] / "data" / "spaces"
 BUDGET, WITHIN = 600, 1.05
 
 
@@ -40,11 +42,10 @@ class Table(NamedTuple):
 
 def load(path: Path) -> Table:
     """The table in a file."""
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    rows = list(csv.reader(data.decode().splitlines()))
-    names, found = rows[0][:-1], {tuple(map(int, row[:-1])): float(row[-1]) if row[-1] else None for row in rows[1:]}
+    recorded = space_tables.read(path)
+    names, found = recorded.names, {row: ms for row, (ms, _) in recorded.rows.items()}
     values = {name: sorted({row[place] for row in found}) for place, name in enumerate(names)}
-    space = Space(values, where=[_member(names, found)])
+    space = Space(values, where=[_member(list(names), found)])
     members = space.members(options=False)
     times = {tuple(values[name].index(v) for name, v in zip(names, row)): ms for row, ms in found.items()}
     return Table(path.name.split(".")[0], members, times, min(ms for ms in found.values() if ms is not None))
@@ -182,8 +183,8 @@ def replay(table: Table, run: Callable[[Counted, int, int], None], seed: int, ba
 
 def runs(table: Table, tables: list[Table]) -> dict[str, Callable[[Counted, int, int], None]]:
     """Every strategy for one table, by name."""
-    kernel = table.name.rsplit("-", 1)[0]
-    others = [one for one in tables if one is not table and one.name.rsplit("-", 1)[0] == kernel]
+    kernel = table.name.split("-")[0]
+    others = [one for one in tables if one is not table and one.name.split("-")[0] == kernel]
     found = {"guided": ours("guided"), "random": ours("random")}
     found |= {label: ours("guided", prior) for label, prior in priors(table, others)}
     return found | dict(peers())
@@ -192,12 +193,20 @@ def runs(table: Table, tables: list[Table]) -> dict[str, Callable[[Counted, int,
 def main() -> None:
     """Replay, and print a row of Markdown for each table and strategy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--record", type=Path, help="measure our own spaces into this folder")
+    parser.add_argument("--budget", type=float, default=300.0, help="seconds for --record")
+    parser.add_argument("--few", type=int, default=0, help="so many configs of each space for --record")
     parser.add_argument("--seeds", type=int, default=15)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--only", default="")
     parser.add_argument("--strategies", default="")
     given = parser.parse_args()
+    if given.record:
+        import record_spaces
+
+        only = given.only.split(",") if given.only else list(record_spaces.PROBLEMS)
+        raise SystemExit(0 if record_spaces.record(given.record, given.budget, only, given.few) else 3)
     tables = [load(path) for path in sorted(given.data.glob("*.csv*"))]
     print("| space | strategy | median | found | worst | s |\n|---|---|---|---|---|---|")
     for table in tables:
