@@ -2,6 +2,7 @@
 
 By hand: python tests/bench/spaces.py --data DIR [--seeds 15] [--batch 16] [--only gemm] [--strategies guided,random]
 or:      python tests/bench/spaces.py --record DIR    measures our own spaces on a GPU: `record_spaces.py`
+or:      python tests/bench/spaces.py --wall    searches our matmul space on a GPU: `wall_spaces.py`
 DIR holds tables (`space_tables.py`). Those of one kernel, of other cards or shapes, are each other's priors: "guided,
 prior" has all times of the first other one, "20 times" the best and 20 others, "misled" all in reversed order. Optuna's
 samplers and Kernel Tuner's strategies are replayed beside, where these are installed; every config that is asked for
@@ -129,7 +130,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--record", type=Path, help="measure our own spaces into this folder")
-    parser.add_argument("--budget", type=float, default=300.0, help="seconds for --record")
+    parser.add_argument("--wall", action="store_true", help="seconds of searches on this GPU")
+    parser.add_argument("--pretended", action="store_true", help="--wall without a GPU")
+    parser.add_argument("--json", type=Path, help="also write the runs of --wall to this file")
+    parser.add_argument("--budget", type=float, default=300.0, help="seconds for --record and --wall")
     parser.add_argument("--few", type=int, default=0, help="so many configs of each space for --record")
     parser.add_argument("--seeds", type=int, default=15)
     parser.add_argument("--batch", type=int, default=16)
@@ -141,6 +145,12 @@ def main() -> None:
 
         only = given.only.split(",") if given.only else list(record_spaces.PROBLEMS)
         raise SystemExit(0 if record_spaces.record(given.record, given.budget, only, given.few) else 3)
+    if given.wall:
+        import wall_spaces
+
+        only = [one for one in given.strategies.split(";") if one]
+        wall_spaces.measure(given.data, given.budget, given.pretended, given.json, only)
+        return
     tables = [load(path) for path in sorted(given.data.glob("*.csv*"))]
     print("| space | strategy | median | found | worst | s |\n|---|---|---|---|---|---|")
     for table in tables:
