@@ -23,7 +23,7 @@ from autotuned.search import failures
 from autotuned.search.compiling import parallelism, threads
 from autotuned.search.exclusions import SharedMemory
 from autotuned.store.journal import Journal
-from autotuned.triton_compat import cache
+from autotuned.triton_compat import cache, launcher
 from autotuned.triton_compat import compiled as compiledkernel
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Tunable
@@ -312,6 +312,7 @@ class _Pool:
             compiled = threads.parsed_again(compile_)
         if there is not None and not (is_kept and getattr(compiled, "hash", None) == there):
             compilers[-1].missed(self._kernel)
+        launcher.build_early(compiled)
         return compiled
 
     def _made_elsewhere(self, one: Wanted, compile_: Callable[[], Any]) -> str | None:
