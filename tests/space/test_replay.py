@@ -37,7 +37,7 @@ def tables(spaces, tmp_path_factory):
 
 
 def names_of(spaces):
-    return ["guided", "random", "guided, prior", "guided, 20 times", "guided, misled", *dict(spaces.peers())]
+    return ["guided", "random", "guided, prior", "guided, 20 times", "guided, misled", *dict(bench.peers())]
 
 
 def test_every_strategy_is_replayed(spaces, tables):
@@ -49,7 +49,7 @@ def test_every_strategy_is_replayed(spaces, tables):
 @pytest.mark.parametrize("name", ["Optuna TPE", "Kernel Tuner diff_evo", "Kernel Tuner genetic_algorithm"])
 def test_peers_find_it_too(spaces, tables, name):
     pytest.importorskip(name.split(" ")[0].lower() if name.startswith("Optuna") else "kernel_tuner")
-    run = dict(spaces.peers())[name]
+    run = dict(bench.peers())[name]
     assert spaces.replay(tables[0], run, 0, 8) <= len(tables[0].times)
 
 
