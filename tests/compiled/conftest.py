@@ -9,7 +9,12 @@ collect_ignore_glob = [] if COMPILED else ["*.py"]
 if COMPILED:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not said
     from pretended import (  # noqa: F401
-        bench, compiled_once, driver, launches, pretended_session, session_scratch,
+        bench,
+        compiled_once,
+        driver,
+        launches,
+        pretended_session,
+        session_scratch,
     )  # fmt: skip
     from served_binaries import (  # noqa: F401
         built_once,

@@ -32,7 +32,12 @@ def subject(request, driver):
 if COMPILED:
     from contract import make, x  # noqa: F401  (fixtures)
     from pretended import (  # noqa: F401
-        bench, compiled_once, driver, launches, pretended_session, session_scratch,
+        bench,
+        compiled_once,
+        driver,
+        launches,
+        pretended_session,
+        session_scratch,
     )  # fmt: skip
 else:
 
