@@ -157,6 +157,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Make warnings errors from here on: not while plugins are set up, which may warn of what they like."""
     session.config.addinivalue_line("filterwarnings", "error")
+    from hypothesis import HealthCheck, settings
+
+    # A busy machine is no failure: neither an example nor making it has a limit by the clock.
+    settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("suite")
 
 
 @pytest.hookimpl(wrapper=True)
