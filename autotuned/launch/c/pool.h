@@ -13,8 +13,8 @@ enum { POOL_BYTES = 512, IMPL_COUNT = 8, IMPL_STORAGE = 16, STORAGE_COUNT = 8, C
 #define POOL_LARGEST (INT64_C(32) << 20) /* bytes of one tensor, */
 #define POOL_LIMIT (INT64_C(256) << 20)  /* and of all */
 
-/* A tensor, and what its Python object behind the header, its `TensorImpl` and its `StorageImpl` were when its Python
- * object alone held them: counts, memory, deleter, shape, flags, and that it has no gradient. */
+/* A tensor, and what its `TensorImpl` and its `StorageImpl` were when its Python object alone held them: counts, memory,
+ * deleter, shape, flags, and that it has no gradient. */
 typedef struct {
   PyObject *tensor; /* strong */
   int64_t bytes;    /* of its memory */
@@ -121,29 +121,25 @@ static Layout *pool_layout(const uint64_t *word, int count) {
 
 /* Copy what a tensor is now, and how long its parts are; 0 if that is not known, or too much. */
 static int pool_look(PyObject *x, Pooled *one) {
-  size_t body = (size_t)tensor_type->tp_basicsize - sizeof(PyObject);
   void *impl = impl_of(x), *storage = storage_of(impl);
   one->impl_size = malloc_usable_size(impl);
   one->storage_size = malloc_usable_size(storage);
-  if (body + one->impl_size + one->storage_size > sizeof one->was) return 0;
-  memcpy(one->was, (char *)x + sizeof(PyObject), body);
-  memcpy(one->was + body, impl, one->impl_size);
-  memcpy(one->was + body + one->impl_size, storage, one->storage_size);
+  if (one->impl_size + one->storage_size > sizeof one->was) return 0;
+  memcpy(one->was, impl, one->impl_size);
+  memcpy(one->was + one->impl_size, storage, one->storage_size);
   return 1;
 }
 
 /* hot path. Whether a tensor is what it was when torch had made it, and held by its Python object alone: no weak
- * reference, no attribute, and the bytes of before. Compared from outside in: each part says where the next one lies. */
+ * reference, no attribute, and the bytes of before, of which the first ones say where the others lie. */
 static int pool_unchanged(const Pooled *one) {
   PyObject *x = one->tensor, *dict, *weak;
-  size_t body = (size_t)tensor_type->tp_basicsize - sizeof(PyObject);
   memcpy(&weak, (char *)x + tensor_type->tp_weaklistoffset, sizeof weak);
   if (Py_TYPE(x) != tensor_type || weak || !(dict = PyObject_GenericGetDict(x, NULL))) return 0;
   int attributes = PyDict_GET_SIZE(dict) != 0;
   Py_DECREF(dict);
-  if (attributes || memcmp(one->was, (char *)x + sizeof(PyObject), body)) return 0;
-  if (memcmp(one->was + body, impl_of(x), one->impl_size)) return 0;
-  int same = !memcmp(one->was + body + one->impl_size, storage_of(impl_of(x)), one->storage_size);
+  if (attributes || memcmp(one->was, impl_of(x), one->impl_size)) return 0;
+  int same = !memcmp(one->was + one->impl_size, storage_of(impl_of(x)), one->storage_size);
   __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what other threads did before they let go of it comes before this */
   return same;
 }
