@@ -96,17 +96,26 @@ class Chooser:
                 prune = partial(self._pruned, call, pruner=Pruner(pruner.early))
                 live = declared.candidates(self.tunable, call, members, self.state.identity, prune)
                 return self._with_default(call, live)
+        return self._launching(call, self._unlaunched(call, pruner))
+
+    def _unlaunched(self, call: Call, pruner: Pruner) -> Live:
+        """The candidates before the grid is asked which of them it launches."""
+        if self.options.computed is None and pruner.early is None and pruner.perf_model is None:
+            live, names = self.state.listed(self.options.configs())
+            refuse_conflicts(self.tunable, call.args, call.kwargs, names)
+            return self._with_default(call, live)
         left = self._pruned(call, self._listed(call), pruner)
         if pruner.early is not None:
             self._on_configs(left)
         for config in left:  # computed configs, and a pruner's own, were unknown when the call was bound
             refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(config))
-        return self._launching(call, self._with_default(call, Live((self.state.identity(one), one) for one in left)))
+        return self._with_default(call, Live((self.state.identity(one), one) for one in left))
 
     def _with_default(self, call: Call, live: Live) -> Live:
         """Add the untuned config to the candidates, so that nothing is chosen that loses to it."""
         live.untuned = next(iter(live), None)
         if self.options.default is not None and len(live) > 1:
+            live = live.only(live)  # calls share those of a list
             found = sources.candidate(
                 self.tunable, live, lambda: self.default_for(call, live),
                 lambda one: one is self.options.default or self.allows(call, one, live),
@@ -193,11 +202,11 @@ class Chooser:
         self.tunable.device(call)  # without a GPU this raises an error that says what to do
         start = time.perf_counter()
         pinned = self._allowed(call, pinned)
-        live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
+        live, choice = self._ready_first(call, mode) if pinned is None else (Live(), None)
         if mode == "off" and len(live) > 1 and self.options.default is None:
             return Chosen(call, self._first_that_compiles(call, live), live)
-        choice = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
+        choice = choice or self._without_key(call, live, mode, pinned)
         question = self.question(call, live, mode, search=search) if choice is None else None
         self.state.lookup_s += time.perf_counter() - start
         asked: tuple[Any, ...] = ()
@@ -225,6 +234,22 @@ class Chooser:
         if len(live) == 1:
             return Choice(next(iter(live.values())), Origin.ONLY)
         return self.default(call, live) if mode == "off" else None
+
+    def _ready_first(self, call: Call, mode: str) -> tuple[Live, Choice | None]:
+        """The candidates, and the `_ready` choice among them.
+
+        A callable grid is asked about that choice only: which others it launches does not matter then, and asking runs
+        the user's code for each.
+        """
+        if not callable(call.grid) or self.options.declared is not None or self.options.check is not None:
+            live = self.candidates(call)
+            return live, self._ready(call, live, mode) if len(live) > 1 else None
+        every = self._unlaunched(call, self.options.pruner())
+        choice = self._ready(call, every, mode) if len(every) > 1 else None
+        if choice is not None and self.tunable.launches(call, choice.config):
+            return every, choice
+        live = self._launching(call, every)
+        return live, self._ready(call, live, mode) if 1 < len(live) < len(every) else None
 
     def _ready(self, call: Call, live: Live, mode: str) -> Choice | None:
         """A choice shipped with a compiled kernel, if no other origin comes first; needs no key.

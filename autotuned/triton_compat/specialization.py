@@ -216,10 +216,17 @@ def arch_of(name: str) -> int | None:
 
 def options_json(options: Any) -> dict[str, Any]:
     """The options that affect code, without local paths; TypeError if they name a library other than Triton's own."""
+    from triton import knobs
+
     libraries = dict(getattr(options, "extern_libs", None) or ())
-    if libraries and libraries != dict(type(options)(arch=options.arch).extern_libs or ()):
+    if libraries and libraries != _own_libraries(type(options), options.arch, str(knobs.nvidia.libdevice_path)):
         raise TypeError("expected Triton's own libdevice, got another library in extern_libs")
     return {name: value for name, value in vars(options).items() if name not in _PLACES}
+
+
+@lru_cache(maxsize=16)
+def _own_libraries(kind: Any, arch: Any, libdevice: str) -> dict[str, str]:
+    return dict(kind(arch=arch).extern_libs or ())
 
 
 def generic(jit: Any, special: Specialization) -> list[Specialization]:

@@ -43,11 +43,11 @@ class Call(Frozen):
     @property
     def has_descriptors(self) -> bool:
         """Whether an argument is or contains a tensor descriptor."""
-        return any(map(_holds_descriptor, self.arguments.values()))
+        return any([_holds_descriptor(value) for value in self.arguments.values() if type(value) not in PLAIN])
 
     def without_memory(self) -> Call:
         """The same call with a grid of one block, keeping only what decides code of each tensor."""
-        arguments = {name: outlined(value) for name, value in self.arguments.items()}
+        arguments = {name: value if type(value) in PLAIN else outlined(value) for name, value in self.arguments.items()}
         return Call((), arguments, arguments, grid=(1,))
 
 
