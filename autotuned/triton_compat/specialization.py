@@ -19,7 +19,7 @@ from autotuned.typed_json import Json
 
 WARP_SIZE = 32
 _PLACES = ("extern_libs",)  # options with local paths
-_TOOLS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBDEVICE_PATH")
+_LIBDEVICE = "TRITON_LIBDEVICE_PATH"  # linked in; which ptxas there is matters to what is compiled here
 
 
 class Specialization(Frozen):
@@ -340,7 +340,7 @@ def _set_knob() -> str:
     edited = [*_edited(compilation), *_edited(knobs.nvidia)]
     if edited:
         return f"the knob {edited[0]} was set by the program"
-    return next((f"{name} is set" for name in _TOOLS if env.triton_tool(name)), "")
+    return f"{_LIBDEVICE} is set" if env.triton_tool(_LIBDEVICE) else ""
 
 
 def _edited(knobs: Any) -> list[str]:
