@@ -99,10 +99,11 @@ def object_text(texts: Mapping[str, str]) -> str:
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 # Python's own encoder, made once; `_ENCODER.encode` makes one for each text.
-_MAKE, _HOW = json.encoder.c_make_encoder, (None, _ENCODER.default, json.encoder.encode_basestring_ascii, None)
+_MAKE = getattr(json.encoder, "c_make_encoder", None)
 _WRITE: Callable[[Json, int], Iterable[str]] = (
-    _MAKE(*_HOW, ":", ",", True, False, False) if _MAKE is not None else lambda data, _: _ENCODER.encode(data)
-)
+    (lambda data, _: _ENCODER.encode(data)) if _MAKE is None else
+    _MAKE(None, _ENCODER.default, json.encoder.encode_basestring_ascii, None, ":", ",", True, False, False)
+)  # fmt: skip
 quoted = lru_cache(4096)(_ENCODER.encode)  # the canonical text of a name
 
 

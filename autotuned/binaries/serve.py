@@ -214,10 +214,13 @@ class Server:
             return known
         shelves = self.shelves(self._tunable.device(call))
         asked = self.asked(call, config) if shelves else None
-        for shelf in shelves if asked is not None else ():
-            for variant in filter(shelf.allows, shelf.fitting(asked.code, asked.form)):
-                return shelf, variant, asked
-        return None
+        if asked is None:
+            return None
+        found = (
+            (shelf, one) for shelf in shelves for one in shelf.fitting(asked.code, asked.form) if shelf.allows(one)
+        )
+        first = next(found, None)
+        return None if first is None else (*first, asked)
 
     # -- loading -------------------------------------------------------------------------------------------------
 

@@ -276,14 +276,14 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
         parts, attrs = _parts(special.signature), special.attrs
         folded = {path: _compiled_in(name, special.constants.get(path), own)
                   for name, path, type_ in parts if type_ == "constexpr"}  # fmt: skip
-        types = tuple([(name, folded[path] if path in folded else type_) for name, path, type_ in parts])
-        if not all([type_ in _COMPILED_IN or is_launched(type_) or _items(type_) >= 0 for _, type_ in types]):
+        types = tuple([(name, folded.get(path, type_)) for name, path, type_ in parts])
+        unknown = [type_ for _, type_ in types if type_ not in _COMPILED_IN and not is_launched(type_)]
+        if not all(_items(type_) >= 0 for type_ in unknown):
             return None
         constants = {name: _spelled(name, special.constants.get(path))
-                     for name, path, _ in parts if path in folded and folded[path] == "constexpr"}  # fmt: skip
-        assumes = {
-            name: _assumption(*map(tuple, attrs[path])) for name, path, _ in parts if path in attrs and attrs[path]
-        }
+                     for name, path, _ in parts if folded.get(path) == "constexpr"}  # fmt: skip
+        known = [(name, attrs[path]) for name, path, _ in parts if path in attrs]
+        assumes = {name: _assumption(*map(tuple, assumed)) for name, assumed in known if assumed}
         return Form(types, assumes, constants, _options_of(special.options))
     except (EncodingError, TypeError):
         return None

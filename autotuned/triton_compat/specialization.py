@@ -219,7 +219,7 @@ def options_json(options: Any) -> dict[str, Any]:
     from triton import knobs
 
     libraries = dict(getattr(options, "extern_libs", None) or ())
-    if libraries and libraries != _own_libraries(type(options), options.arch, str(knobs.nvidia.libdevice_path)):
+    if libraries and libraries != _own_libraries(type(options), options.arch, str(knobs.nvidia.libdevice_path)):  # type: ignore[arg-type]  # see key.py
         raise TypeError("expected Triton's own libdevice, got another library in extern_libs")
     return {name: value for name, value in vars(options).items() if name not in _PLACES}
 

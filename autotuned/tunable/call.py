@@ -43,7 +43,7 @@ class Call(Frozen):
     @property
     def has_descriptors(self) -> bool:
         """Whether an argument is or contains a tensor descriptor."""
-        return any([_holds_descriptor(value) for value in self.arguments.values() if type(value) not in PLAIN])
+        return any(map(_holds_descriptor, self.arguments.values()))
 
     def without_memory(self) -> Call:
         """The same call with a grid of one block, keeping only what decides code of each tensor."""

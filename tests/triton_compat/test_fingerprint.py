@@ -119,7 +119,7 @@ def test_a_program_of_the_same_version_and_build_is_the_same_and_a_script_is_not
     variable, own = fingerprint._ptxas_places("sm_80")
     other, script = tmp_path / "ptxas", tmp_path / "script"
     other.write_bytes(Path(own).read_bytes() + b"packed elsewhere")
-    script.write_text(f"#!/bin/sh\nexec {own} -O0 \"$@\"\n")
+    script.write_text(f'#!/bin/sh\nexec {own} -O0 "$@"\n')
     for path in (other, script):
         path.chmod(0o755)
     for path, is_own in ((other, True), (script, False)):
