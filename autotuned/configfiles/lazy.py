@@ -14,6 +14,7 @@ from autotuned.key.key import Key
 from autotuned.typed_json import Json, canonical, typed
 
 _CONTEXT, _ENTRY = '\n  {"context": ', '\n   {"call": '  # how a group and an entry begin in `ConfigFile.dump`
+_END = "]}\n ]\n}\n"
 
 
 def read_lazily(content: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
@@ -110,7 +111,10 @@ class Unread:
 
     def __init__(self, text: str) -> None:
         self.head: dict[str, Json] = typed(disk.parse_trusting(text), dict, "file")
-        groups = [(group["context"], group["entries"]) for group in self.head.pop("groups")]
+        read = self.head.pop("groups")
+        groups = [(group["context"], group["entries"]) for group in read]
+        if any(len(group) != 2 for group in read) or not text.endswith(_END):
+            raise OtherLayoutError  # more fields, or a name given twice
         self._contexts = [context for context, _ in groups]
         self._entries = [(place, entry) for place, (_, entries) in enumerate(groups) for entry in entries]
         self._rows = text.split(_ENTRY)[1:]
