@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import marshal
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
@@ -344,7 +343,7 @@ class State:
     def listed(self, given: list[Any]) -> tuple[Live, frozenset[str]]:
         """The candidates in a list and the names that they set, made anew if the list or one of its configs changed."""
         try:
-            now = given, marshal.dumps([*map(vars, given)], 2)  # version 2: equal values give equal bytes
+            now = given, canonical([*map(vars, given)])
         except (ValueError, TypeError):  # hooks, and other values that may change within
             now = None
         known = self._listed  # read once: another thread may replace it

@@ -100,7 +100,9 @@ def recorded(jit):
 def test_no_kernel_that_triton_records_globals_of_is_missed(loaded):
     rng, clear = random.Random(5), 0
     texts = [(a, b, "1", "") for a in USES for b in ("n", rng.choice(USES))]
-    texts += [(rng.choice(USES), rng.choice(USES), rng.choice(["SCALE", "None", "1"]), rng.choice(USES)) for _ in range(60)]
+    texts += [
+        (rng.choice(USES), rng.choice(USES), rng.choice(["SCALE", "None", "1"]), rng.choice(USES)) for _ in range(60)
+    ]
     for parts in texts:
         module = loaded(HEAD.format(*parts))
         for jit in (module.kernel, module.closed, module.bare):
