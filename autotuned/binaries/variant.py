@@ -157,10 +157,9 @@ class Form(Frozen):
             if type(pair) is not list or [*map(type, pair)] != [str, str]:
                 raise wrong(f"{where}.types", "a name and a type", pair)
         types = tuple(map(tuple, pairs))
-        names = {name for name, _ in types}
         for name, text in assumes.items():
-            if type(text) is not str or name not in names:
-                raise wrong(f"{where}.assumes", "text by name of a parameter", {name: text})
+            if type(text) is not str:
+                raise wrong(f"{where}.assumes.{name}", "str", text)
         for name in ("constants", "options"):
             typed(fields[name], dict, f"{where}.{name}")
         following = iter(types)
