@@ -17,7 +17,6 @@ from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key.key import is_tensor, sizes_of
 from autotuned.launch import launcher
-from autotuned.resolve import places
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
 from autotuned.store.choice import Choice, Origin
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from autotuned.api.static import Autotuner, Base
     from autotuned.launch import grid_program
     from autotuned.recording import recorder
+    from autotuned.resolve import places
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
     from autotuned.tunable import readers
@@ -41,7 +41,7 @@ else:
     from triton.runtime.autotuner import Autotuner
 
     Base = launcher.base()
-    grid_program, readers = later("launch.grid_program"), later("tunable.readers")
+    grid_program, places, readers = map(later, ("launch.grid_program", "resolve.places", "tunable.readers"))
     recorder, triton_listener = later("recording.recorder"), later("api.triton_listener")
 
 _TRITON_RUN = kernel.own_run()

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from autotuned import env, events
 from autotuned._startup import later
 from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
-from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
-from autotuned.resolve import active, sealing, sources
-from autotuned.resolve.request import Chosen, Context, Options, Question, State
+from autotuned.resolve import active, sources
+from autotuned.resolve.request import Chosen, Context, Options, Question, State, is_sealed, spell
 from autotuned.store import conditions, layout, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, each
 from autotuned.triton_compat import kernel
@@ -25,18 +24,17 @@ from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
-    from autotuned.resolve import advice, explain, fleet, searcher
+    from autotuned.resolve import advice, explain, fleet, sealing, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
     from autotuned.space import declared
     from autotuned.store import locks
     from autotuned.tunable import readers
 else:
-    explain, searcher, advice = map(later, ("resolve.explain", "resolve.searcher", "resolve.advice"))
-    lookup, declared, fleet = map(later, ("configfiles.lookup", "space.declared", "resolve.fleet"))
-    exclusions, failures, locks, readers = map(
-        later, ("search.exclusions", "search.failures", "store.locks", "tunable.readers")
-    )
+    advice, explain, fleet = map(later, ("resolve.advice", "resolve.explain", "resolve.fleet"))
+    sealing, searcher, lookup = map(later, ("resolve.sealing", "resolve.searcher", "configfiles.lookup"))
+    declared, exclusions, failures = map(later, ("space.declared", "search.exclusions", "search.failures"))
+    locks, readers = later("store.locks"), later("tunable.readers")
 
 log = logging.getLogger("autotuned")
 
@@ -78,7 +76,7 @@ class Chooser:
 
     def part(self, call: Call) -> Json:
         """Call part of the key; needs no context."""
-        return call_part(self.options.spec, call.arguments, call.options, self.tunable.name, opaque.spell)
+        return call_part(self.options.spec, call.arguments, call.options, self.tunable.name, spell)
 
     def candidates(self, call: Call) -> Live:
         """Live configs of a call by identity, in order: those that the pruner keeps and the grid launches.
@@ -256,7 +254,7 @@ class Chooser:
             return Origin.DEFAULT
         if not self._may_search(question):
             return None if question.mode == "strict" else Origin.DEFAULT
-        if question.search and not kernel.capturing() and not sealing.forbids():
+        if question.search and not kernel.capturing() and not is_sealed():
             return Origin.SEARCH
         return None if self.options.default is None else Origin.DEFAULT
 
@@ -278,7 +276,7 @@ class Chooser:
 
     def label(self, config: Any) -> str:
         """Short label of a config."""
-        return candidates.label(candidates.to_json(config, self.tunable.name, opaque.spell), self.tunable.has_options)
+        return candidates.label(candidates.to_json(config, self.tunable.name, spell), self.tunable.has_options)
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
@@ -291,8 +289,11 @@ class Chooser:
     def decide(self, question: Question) -> Choice:
         """This process's choice: remembered, stored, shipped, default or searched; see `Origin`."""
         known = self.known(question)
+        asks = env.has_store() and (known is None or not known.is_own or layout.is_unsent())
+        if known is not None and not asks and self.is_enough(known, question):
+            return self.state.remember(question.key, known)
         ending = self._ending(question)
-        if env.has_store() and (known is None or not known.is_own or layout.is_unsent()):
+        if asks:
             known = fleet.asked(self, question, known, ending)
         if known is not None and (ending is not Origin.SEARCH or self.is_enough(known, question)):
             return self.state.remember(question.key, known)
@@ -313,7 +314,7 @@ class Chooser:
 
     def is_enough(self, known: Choice, question: Question) -> bool:
         """Whether to take a choice although some candidates are not measured."""
-        if question.is_answered_by(known) or not self._may_search(question) or sealing.forbids():
+        if question.is_answered_by(known) or not self._may_search(question) or is_sealed():
             return True
         tried = question.live.keys() <= known.tried and getattr(question.live, "is_listed", True)
         return tried and not question.must_search  # a search in this process ran out of time
@@ -441,7 +442,7 @@ class Chooser:
         stored = self.known(question.replace(mode="auto", force=False))  # which mode "search" ignores
         if stored is not None:
             return stored
-        if self.options.default is None or (question.must_search and sealing.forbids()):
+        if self.options.default is None or (question.must_search and is_sealed()):
             raise explain.forbidden(question, self._lack(question))
         return self.default(question.call, question.live)
 

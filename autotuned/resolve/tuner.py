@@ -8,17 +8,17 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import later
+from autotuned._startup import later, loaded
 from autotuned.errors import AutotunedError, SealedError
 from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import active, sealing
+from autotuned.resolve import active
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError
 from autotuned.store.choice import Choice, Origin
@@ -30,7 +30,7 @@ from autotuned.tunable.kernel import TunableKernel
 if TYPE_CHECKING:
     from autotuned.key import memory
     from autotuned.launch import bound, direct, verify
-    from autotuned.resolve import advice, counters, unseen
+    from autotuned.resolve import advice, counters, sealing, unseen
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures
@@ -41,7 +41,7 @@ else:
     compiled = later("triton_compat.compiled")
     failures, memory = later("search.failures"), later("key.memory")
     advice, counters, unseen = map(later, ("resolve.advice", "resolve.counters", "resolve.unseen"))
-    verify = later("launch.verify")
+    sealing, verify = later("resolve.sealing"), later("launch.verify")
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -89,7 +89,9 @@ class Tuner:
         self.misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
-            sealing.note(kernel.innermost(tunable.fn), tunable.name)
+            active.name(kernel.innermost(tunable.fn), tunable.name)
+            if events.is_begun() or env.seal_kind():
+                sealing.watch()
         _tuners.add(self)
 
     # -- arguments -----------------------------------------------------------------------------------------------
@@ -212,7 +214,9 @@ class Tuner:
                 raise
 
     def _asked(self, chosen: Chosen) -> AbstractContextManager[None]:
-        """Tells the seal what is compiled."""
+        """Tells the seal what is compiled, if there ever was one."""
+        if loaded("resolve.sealing") is None:
+            return nullcontext()
         asked = partial(self.chooser.shipped.asked, chosen.call, chosen.choice, self.chooser.part)
         return sealing.asked_by(self.tunable.name, asked)
 
@@ -415,6 +419,7 @@ def drop_bound() -> None:
 
 env.on_mode_change(drop_bound)
 active.on_change(drop_bound)
+events.when_begun(lambda: sealing.watch() if active.has_names() else None)
 
 
 @lru_cache(maxsize=1)

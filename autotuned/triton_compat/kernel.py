@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from autotuned import env
 from autotuned._startup import Frozen
@@ -277,7 +277,7 @@ def of_constexpr_function(function: Any) -> Any:
     return vars(function).get("fn")
 
 
-class Measuring(NamedTuple):
+class Measuring(Frozen):
     """How a Triton tuner measures; a user's hook replaces zeroing and restoring."""
 
     do_bench: Any
