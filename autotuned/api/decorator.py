@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from triton import Config
 
+    from autotuned.api import tuned
     from autotuned.api.function import TunedFunction
     from autotuned.api.overloads import Decorator
     from autotuned.configfiles import nearest_shape as neighbours
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from autotuned.space import declared, strategies
     from autotuned.space.space import Space
 else:
-    checks, benches = later("search.safety.check"), later("search.do_bench")
+    checks, benches, tuned = later("search.safety.check"), later("search.do_bench"), later("api.tuned")
     neighbours, declared = later("configfiles.nearest_shape"), later("space.declared")
 
 # name= of a kernel -> its fingerprint and where it is defined.
@@ -188,8 +189,6 @@ class _Given(Frozen):
         return self._function(fn, name)
 
     def _kernel(self, tunable: TunableKernel) -> Any:
-        from autotuned.api.tuned import Decorated, Decoration
-
         self._refuse_shared_name(tunable)
         if self.distributions:
             raise DecorationError(
@@ -197,9 +196,9 @@ class _Given(Frozen):
                 f"{list(self.distributions)}. Put other dependencies of the choice into version=."
             )
         listed, names = self._checked_configs(tunable), self._argument_names(tunable)
-        return Decorated(
+        return tuned.Decorated(
             tunable,
-            Decoration(names, listed, self.prune, self.hooks, self.do_bench),
+            tuned.Decoration(names, listed, self.prune, self.hooks, self.do_bench),
             lambda configs, pruner: self._options(tunable, names, configs, pruner),
         )
 

@@ -299,7 +299,9 @@ class Tuned(Base, Autotuner, Named):
         if choice.record is not None and self._told.get(id(choice)) is not choice:
             self._told[id(choice)] = self._measured = choice
             self.__dict__.pop("configs_timings", None)
-            if choice.origin is Origin.SEARCH or kernel.autotuning_listener() is not None:
+            if choice.origin is Origin.SEARCH:
+                self.bench_time = choice.record.provenance.get("seconds")
+            if kernel.autotuning_listener() is not None or kernel.prints_autotuning():
                 triton_listener.announce(self, key, choice)
 
     def _note_written(self, names: list[str]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from autotuned._startup import later
 from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
 from autotuned.key.key import Key, call_part
 from autotuned.resolve import active, sources
-from autotuned.resolve.request import Chosen, Context, Options, Question, State, is_sealed, spell
+from autotuned.resolve.request import Chosen, Context, Options, Question, State, is_sealed, may_be_sealed, spell
 from autotuned.store import conditions, layout, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, each
 from autotuned.triton_compat import kernel
@@ -24,7 +25,7 @@ from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
-    from autotuned.resolve import advice, explain, fleet, sealing, searcher
+    from autotuned.resolve import advice, explain, fallback, fleet, sealing, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
     from autotuned.space import declared
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from autotuned.tunable import readers
 else:
     advice, explain, fleet = map(later, ("resolve.advice", "resolve.explain", "resolve.fleet"))
+    fallback = later("resolve.fallback")
     sealing, searcher, lookup = map(later, ("resolve.sealing", "resolve.searcher", "configfiles.lookup"))
     declared, exclusions, failures = map(later, ("space.declared", "search.exclusions", "search.failures"))
     locks, readers = later("store.locks"), later("tunable.readers")
@@ -105,7 +107,7 @@ class Chooser:
         """Add the untuned config to the candidates, so that nothing is chosen that loses to it."""
         live.untuned = next(iter(live), None)
         if self.options.default is not None and len(live) > 1:
-            found = sources.candidate(
+            found = fallback.candidate(
                 self.tunable, live, lambda: self.default_for(call, live),
                 lambda one: one is self.options.default or self.allows(call, one, live),
             )  # fmt: skip
@@ -194,7 +196,7 @@ class Chooser:
         live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
         if mode == "off" and len(live) > 1 and self.options.default is None:
-            return Chosen(call, self._first_that_compiles(call, live), live)
+            return Chosen(call, self.first_that_compiles(call, live), live)
         choice = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
         question = self.question(call, live, mode, search=search) if choice is None else None
         self.state.lookup_s += time.perf_counter() - start
@@ -238,15 +240,15 @@ class Chooser:
         lookup.report(self.tunable.name, mode == "strict")
         return seen.choice
 
-    def _places(self, question: Question) -> list[Place]:
+    def _places(self, question: Question) -> Iterator[Place]:
         """Origins of a known choice, in order."""
-        own: Place = (Origin.TABLE, lambda key, live: self._look_at_own(question))
+        yield Origin.TABLE, lambda key, live: self._look_at_own(question)
         if question.fresh or not self.state.keeps(question.key):
-            return [own]
+            return
         options, strict = self.options, question.mode == "strict"
         binaries = self.shipped.place(question) if self.shipped.possible else None
         asked = strict, question.must_search, options.nearest, question.needed, binaries, options.within
-        return [own, *sources.places(*asked)]
+        yield from sources.places(*asked)
 
     def _ending(self, question: Question) -> Origin | None:
         """Where the choice comes from if none is known: a search, an untuned config, or None for an error."""
@@ -265,7 +267,7 @@ class Chooser:
         if (known := self._without_key(call, live, mode, pinned)) is not None:
             return explain.without_key(self.tunable.name, mode, known, self.label(known.config))
         question = self.question(call, live, mode)
-        places, ending = self._places(question), self._ending(question)
+        places, ending = list(self._places(question)), self._ending(question)
         found = explain.of_call(question, places, ending, self.state.keeps(question.key), self.options.spec.buckets)
         return self.shipped.noted(found, question, places)
 
@@ -300,7 +302,7 @@ class Chooser:
         if not question.launches:  # an empty grid, as without tokens for an expert: measure at a later call
             return self._for_now(question)
         if ending is not Origin.SEARCH:
-            return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
+            return (fallback.search_forbidden if self._may_search(question) else fallback.untuned)(self, question)
         with records.locked(question.key, self.state.keeps(question.key) and not active.agreements) as lock:
             # Again: another process or thread may have finished meanwhile.
             known = self.known(question)
@@ -391,7 +393,7 @@ class Chooser:
     def default(self, call: Call, live: Candidates) -> Choice:
         """The untuned choice: `default=`, else the first config."""
         said = live.said if isinstance(live, Live) else None
-        return sources.default(self.tunable, said[0] if said else self.default_for(call, live), call, live)
+        return fallback.default(self.tunable, said[0] if said else self.default_for(call, live), call, live)
 
     def default_for(self, call: Call, live: Candidates) -> Any:
         """The result of `default=` for a call; None without one, or if the call may not use it."""
@@ -405,17 +407,18 @@ class Chooser:
 
     def _for_now(self, question: Question) -> Choice:
         """An untuned choice that is not kept: memory is short, or there is nothing to launch."""
-        untuned = self._first_that_compiles if self.options.default is None else self.default
+        untuned = self.first_that_compiles if self.options.default is None else self.default
         return untuned(question.call, question.live).replace(lasting=False)
 
-    def _first_that_compiles(self, call: Call, live: Candidates) -> Choice:
-        found = sources.first_that_compiles(self.tunable, call, each(live), self.shipped.has)
+    def first_that_compiles(self, call: Call, live: Candidates) -> Choice:
+        """The first config that is shipped or compiles."""
+        found = fallback.first_that_compiles(self.tunable, call, each(live), self.shipped.has)
         return Choice(found, Origin.DEFAULT)
 
     def searched(self, question: Question) -> Choice:
         """The choice of a search; an untuned one if memory is short, or all but `default=` fail."""
         try:
-            with sealing.searching(question.key):
+            with sealing.searching(question.key) if may_be_sealed() else nullcontext():
                 return self._searcher.search(question) or self._for_now(question)
         except AllConfigsFailedError as error:
             if self.options.default is None:
@@ -425,27 +428,6 @@ class Chooser:
             self.state.warn_once("failed", message, key.kernel, key.digest[:12], str(error))
         return self.default(question.call, question.live)
 
-    def _without_search(self, question: Question) -> Choice:
-        key, lack = question.key, self._lack(question) if question.mode in ("strict", "serve") else ""
-        if question.mode == "strict":
-            raise explain.not_tuned(key, "mode 'strict' allows no search", lack)
-        if question.mode == "serve":
-            self.untuned.note(key, lambda key: lack or explain.nearest_words(key))
-        if self.options.default is not None:
-            return self.default(question.call, question.live)
-        if question.mode == "auto":
-            message = "`%s`: key %s and later ones run untuned: %d searches were run, the limit of max_searches=."
-            self.state.warn_once("used up", message, key.kernel, key.digest[:12], self.state.searches)
-        return self._first_that_compiles(question.call, question.live)
-
-    def _search_forbidden(self, question: Question) -> Choice:
-        stored = self.known(question.replace(mode="auto", force=False))  # which mode "search" ignores
-        if stored is not None:
-            return stored
-        if self.options.default is None or (question.must_search and is_sealed()):
-            raise explain.forbidden(question, self._lack(question))
-        return self.default(question.call, question.live)
-
-    def _lack(self, question: Question) -> str:
+    def lack(self, question: Question) -> str:
         """What the stored choice of a call lacks, or ""."""
         return explain.weaker(self._places(question), question.key, question.live)

@@ -225,9 +225,14 @@ class Chosen(Frozen):
     device: int | None = None  # index of the current GPU when it was bound; None before, and without a GPU
 
 
+def may_be_sealed() -> bool:
+    """Whether this process has, or had, a seal; most never import what makes one."""
+    return loaded("resolve.sealing") is not None or env.seal_kind() != ""
+
+
 def is_sealed() -> bool:
-    """Whether a search or a compilation is an error now; most processes never import what says so."""
-    return (loaded("resolve.sealing") is not None or env.seal_kind() != "") and sealing.forbids()
+    """Whether a search or a compilation is an error now."""
+    return may_be_sealed() and sealing.forbids()
 
 
 class RefusedError(Exception):

@@ -14,13 +14,13 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import later, loaded
+from autotuned._startup import later
 from autotuned.errors import AutotunedError, SealedError
 from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import active
 from autotuned.resolve.chooser import Chooser
-from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError
+from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError, may_be_sealed
 from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
@@ -215,7 +215,7 @@ class Tuner:
 
     def _asked(self, chosen: Chosen) -> AbstractContextManager[None]:
         """Tells the seal what is compiled, if there ever was one."""
-        if loaded("resolve.sealing") is None:
+        if not may_be_sealed():
             return nullcontext()
         asked = partial(self.chooser.shipped.asked, chosen.call, chosen.choice, self.chooser.part)
         return sealing.asked_by(self.tunable.name, asked)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned.key import walk
+from autotuned.key import memory
 from autotuned.key.key import PLAIN
 from autotuned.key.memory import is_torch
 from autotuned.search.failures import is_memory_error
@@ -59,13 +59,13 @@ def _plain_tensors(arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
     found = [(name, value) for name, value in arguments.items() if type(value) not in PLAIN]
     tensors = [(name, value) for name, value in found if _is_plain(value)]
     rest = [value for _, value in found if not _is_plain(value)]
-    return [] if any(map(walk.tensors, rest)) or any(map(walk.is_cut, rest)) else tensors
+    return [] if any(map(memory.tensors, rest)) or any(map(memory.is_cut, rest)) else tensors
 
 
 def _is_plain(value: Any) -> bool:
     kind = type(value)
     is_named_so = kind.__module__.startswith("torch") and kind.__name__ in ("Tensor", "Parameter")
-    return is_named_so and walk.is_strided(value) and is_torch(value) and not (value.is_conj() or value.is_quantized)
+    return is_named_so and memory.is_strided(value) and is_torch(value) and not (value.is_conj() or value.is_quantized)
 
 
 def _are_together(tensors: list[Any]) -> bool:

@@ -94,7 +94,7 @@ class CompileStream:
     @property
     def access(self) -> compiledkernel.Access | None:
         """What the configs compiled so far read and write; None if one does not tell."""
-        return compiledkernel.union(self._found)
+        return compiledkernel.union(self._found) if self._found else None
 
     def stream(
         self,
