@@ -121,12 +121,13 @@ def best(found: TuningRecord, candidates: Candidates, needed: Conditions) -> str
     winner = record.identity_of(found.winner)
     if not found.timings:
         return winner if winner in candidates and conditions.covers(found.conditions, needed) else None
+    won = found.timing_of(found.winner)
+    if winner in candidates and won is not None and won.serves(needed):
+        return winner
     serving = {t.identity: t for t in found.timings if t.serves(needed)}
     made = dict.fromkeys(candidates)  # in a space, the record may name further members
     members = [name for name in serving if name not in made and name in candidates]
     samples_us = {name: serving[name].typical_us for name in [*made, *members] if name in serving}
-    if winner in samples_us:
-        return winner
     # Pick as a search among these would.
     return race.pick(samples_us, untuned_of(candidates) or found.untuned)[0] if samples_us else None
 

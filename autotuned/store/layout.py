@@ -37,6 +37,12 @@ def schema_folder() -> Path:
     return root() / f"v{record.SCHEMA}"
 
 
+def records_in(path: Path) -> Path:
+    """The folder of a cache folder's records; another path as it is."""
+    below = path / f"v{record.SCHEMA}"
+    return below if below.is_dir() else path
+
+
 def kernel_folder(kernel: str) -> Path:
     """The folder of a kernel's records."""
     return _kernel_folder(root(), kernel)

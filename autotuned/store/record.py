@@ -130,8 +130,8 @@ class TuningRecord(Frozen):
 
     def timing_of(self, config: Mapping[str, Json]) -> Timing | None:
         """The timing of the config with this canonical form."""
-        wanted = identity_of(config)
-        return next((timing for timing in self.timings if timing.identity == wanted), None)
+        wanted, alike = identity_of(config), (timing for timing in self.timings if timing.config == config)
+        return next((timing for timing in alike if timing.identity == wanted), None)  # 1 equals True, and 1.0
 
     def extended(self, timings: Sequence[Timing]) -> TuningRecord:
         """This record plus timings of configs it lacks."""

@@ -271,7 +271,9 @@ def test_tuning_has_the_constants_of_the_race():
         f"rounds of {race.FINAL_ROUND}, up to {race.FINAL_SAMPLES} | at most {race.FINALISTS} finalists, ",
         f"finalists, within {race.FINAL_BAND:.0%} or",
         f"at least {trial.NOISE_FLOOR:.1%}",
-        f"Configs within {race.TIE_BAND:.1%} of",
+        f"Configs within {race.NEAR:.2%} of",
+        f"ties within {race.TIE_BAND:.1%}.",
+        f"launched {race.MOST_PARTED} times\nor for {race.PART_BUDGET_S * 1e3:.0f} ms",
         f"measured for {race.CONFIG_BUDGET_S} s",
         f"({timers.CudaTimer.resolution_us} us for CUDA events, {timers.HostTimer.resolution_us} us on the CPU)",
     ):
