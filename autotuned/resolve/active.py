@@ -1,8 +1,7 @@
-"""What is in force in all of this process: agreements, recorders, the names of its tuned kernels."""
+"""Process-wide agreements and recorders, which every miss consults."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +50,6 @@ class Recorder(Protocol):
 # Kept here, since most processes never import what fills them.
 agreements: list[Agreement] = []  # the last one is in force
 recorders: list[Recorder] = []  # likewise
-_tuned: dict[int, tuple[weakref.ref[Any], str]] = {}  # by address, since hashing a Triton function hashes its source
 _on_change: list[Callable[[], None]] = []
 
 
@@ -64,20 +62,3 @@ def tell_change() -> None:
     """Call what `on_change` registered."""
     for callback in _on_change:
         callback()
-
-
-def name(jit: Any, public_name: str) -> None:
-    """Name a Triton function that is tuned or replaced."""
-    address = id(jit)
-    _tuned[address] = weakref.ref(jit, lambda gone: _tuned.pop(address, None)), public_name
-
-
-def name_of(jit: Any) -> str | None:
-    """The name of a Triton function that is tuned or replaced, else None."""
-    there, public_name = _tuned.get(id(jit), (None, ""))
-    return public_name if there is not None and there() is jit else None
-
-
-def has_names() -> bool:
-    """Whether any Triton function is tuned or replaced."""
-    return bool(_tuned)

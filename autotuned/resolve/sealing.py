@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import env, events
 from autotuned._startup import Frozen, later
 from autotuned.errors import OptionError, SealedError
-from autotuned.resolve import active
+from autotuned.triton_compat import kernel as kernels
 
 if TYPE_CHECKING:
     from autotuned.binaries import variant
@@ -137,7 +137,7 @@ _searching: list[str] = []  # kernels; their configs compile on other threads to
 
 def note(jit: Any, name: str) -> None:
     """Register a Triton function that is tuned or replaced, with its public name."""
-    active.name(jit, name)
+    kernels.name(jit, name)
     if events.is_begun() or env.seal_kind():
         watch()
 
@@ -149,13 +149,13 @@ def watch() -> None:
 
 def _name_of(compiled: Any) -> str:
     jit = getattr(compiled, "fn", None)
-    known = None if jit is None else active.name_of(jit)
+    known = None if jit is None else kernels.name_of(jit)
     return known or (str(compiled.name) if jit is None else source.public_name(jit))
 
 
 def _begins(compiled: Any) -> None:
     now, jit = current(), getattr(compiled, "fn", None)
-    if now is None or not (now.all or active.name_of(jit) is not None):
+    if now is None or not (now.all or kernels.name_of(jit) is not None):
         return
     name = _name_of(compiled)
     if now.on == "warn" and name in _searching:

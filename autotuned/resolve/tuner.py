@@ -89,7 +89,7 @@ class Tuner:
         self.misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
-            active.name(kernel.innermost(tunable.fn), tunable.name)
+            kernel.name(kernel.innermost(tunable.fn), tunable.name)
             if events.is_begun() or env.seal_kind():
                 sealing.watch()
         _tuners.add(self)
@@ -419,7 +419,7 @@ def drop_bound() -> None:
 
 env.on_mode_change(drop_bound)
 active.on_change(drop_bound)
-events.when_begun(lambda: sealing.watch() if active.has_names() else None)
+events.when_begun(lambda: sealing.watch() if kernel.has_names() else None)
 
 
 @lru_cache(maxsize=1)
