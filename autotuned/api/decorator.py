@@ -15,7 +15,7 @@ from autotuned.resolve.request import Options, checked_members
 from autotuned.triton_compat import kernel as triton_names
 from autotuned.triton_compat import versions
 from autotuned.tunable import configs
-from autotuned.tunable.call import Hooks, Names, Tunable, checked_names
+from autotuned.tunable.call import Hooks, Names, checked_names
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from autotuned.search.safety import check as checks
     from autotuned.space import declared, strategies
     from autotuned.space.space import Space
+    from autotuned.tunable.tunable import Tunable
 else:
     checks, benches, tuned = later("search.safety.check"), later("search.do_bench"), later("api.tuned")
     neighbours, declared = later("configfiles.nearest_shape"), later("space.declared")

@@ -19,7 +19,7 @@ from autotuned.store import conditions, layout, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, each
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.call import Call, Tunable, refuse_conflicts
+from autotuned.tunable.call import Call, refuse_conflicts
 from autotuned.tunable.configs import Pruner
 from autotuned.typed_json import Json
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autotuned.space import declared
     from autotuned.store import locks
     from autotuned.tunable import readers
+    from autotuned.tunable.tunable import Tunable
 else:
     advice, explain, fleet = map(later, ("resolve.advice", "resolve.explain", "resolve.fleet"))
     fallback = later("resolve.fallback")

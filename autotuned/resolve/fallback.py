@@ -12,7 +12,8 @@ from autotuned.resolve.request import Question, is_sealed
 from autotuned.search import failures
 from autotuned.store.choice import Candidates, Choice, Live, Origin
 from autotuned.tunable import configs
-from autotuned.tunable.call import Call, Tunable
+from autotuned.tunable.call import Call
+from autotuned.tunable.tunable import Tunable
 
 log = logging.getLogger("autotuned")
 

@@ -17,7 +17,7 @@ from autotuned.store import conditions, layout
 from autotuned.store.choice import Choice, Live, Origin, untuned_of
 from autotuned.store.conditions import Conditions
 from autotuned.tunable import configs
-from autotuned.tunable.call import Call, Hooks, Tunable
+from autotuned.tunable.call import Call, Hooks
 from autotuned.tunable.configs import Pruner
 from autotuned.typed_json import Json, canonical, digest, encode, portable, why_not_portable
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from autotuned.space.declared import Declaration
     from autotuned.store.locks import Lock
     from autotuned.store.record import TuningRecord
+    from autotuned.tunable.tunable import Tunable
 else:
     checks, exclusions, opaque = later("search.safety.check"), later("search.exclusions"), later("key.opaque")
     sealing = later("resolve.sealing")

@@ -19,7 +19,7 @@ from autotuned.store import conditions, layout, record, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, untuned_of
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.store.record import TuningRecord
-from autotuned.tunable.call import Call, Tunable
+from autotuned.tunable.call import Call
 from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import Json
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autotuned.resolve import explain
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures, race
+    from autotuned.tunable.tunable import Tunable
 else:
     serve, lookup, explain = later("binaries.serve"), later("configfiles.lookup"), later("resolve.explain")
     shipped_rules = later("configfiles.shipped_rules")

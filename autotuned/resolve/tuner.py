@@ -24,7 +24,7 @@ from autotuned.resolve.request import Chosen, Member, Options, Question, Refused
 from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.call import Call, Tunable, bind
+from autotuned.tunable.call import Call, bind
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from autotuned.search import failures
     from autotuned.search.job import Observer
     from autotuned.triton_compat import compiled
+    from autotuned.tunable.tunable import Tunable
 else:
     bound, direct = map(later, ("launch.bound", "launch.direct"))
     compiled = later("triton_compat.compiled")
