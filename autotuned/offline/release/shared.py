@@ -17,7 +17,7 @@ from autotuned.configfiles.file import Fault
 from autotuned.errors import StoreError
 from autotuned.offline.report import stored
 from autotuned.recording import file as calls
-from autotuned.remote import client
+from autotuned.remote import client, outbox
 from autotuned.remote.place import (
     FILES,
     MAX_FILE_BYTES,
@@ -29,7 +29,7 @@ from autotuned.remote.place import (
     place,
 )
 from autotuned.store import layout, locks, record
-from autotuned.typed_json import JsonFields, digest
+from autotuned.typed_json import JsonFields, canonical
 
 RECORDING_S = 7 * 86400.0  # of a host that sends no more; a companion's reading would keep it in use
 _NAME = re.compile(r"[^/\\.][^/\\]*/[^/\\.][^/\\]*\.(json|bin)")  # a device's folder, and a file in it
@@ -260,7 +260,7 @@ def push(folder: str | os.PathLike[str], url: str) -> Moved:
 
 def _push_recording(path: Path, at: Place, backend: client.Backend) -> str:
     """Put the calls of a recording into the store, one line each with its whole count, in place of those put before."""
-    name = f"{RECORDINGS}{digest([locks.host(), str(path.absolute())])[:16]}"
+    name = f"{RECORDINGS}{outbox.salted(canonical([locks.host(), str(path.absolute())]))}"
     lines = [disk.text({"id": one.identity, **one.to_json(), "count": one.count}) for one in calls.read(path)]
     data = at.seal(name, "".join(lines).encode())
     if len(data) > MAX_FILE_BYTES:
