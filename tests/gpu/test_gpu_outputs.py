@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -57,6 +58,22 @@ def test_counts_agree_with_torchs_and_an_output_comes_back(x):
     for _ in range(100):
         assert id(experimental.empty_like(x)) == name
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == allocations
+
+
+def test_a_weak_reference_or_an_attribute_ends_it(x):
+    """Where Python keeps them differs from version to version."""
+    made = experimental.empty_like(x)
+    died = []
+    gone = weakref.ref(made, died.append)
+    del made
+    experimental.empty_like(x)
+    assert gone() is None and len(died) == 1
+    made = experimental.empty_like(x)
+    made.mine = 1
+    del made
+    assert not hasattr(experimental.empty_like(x), "mine")
+    name = id(experimental.empty_like(x))
+    assert id(experimental.empty_like(x)) == name
 
 
 def test_outputs_of_kernels_are_right_whatever_is_kept(x):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import types
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.dlpack import to_dlpack
 
+import autotuned
 from autotuned import experimental
 from autotuned._native import extension
 
@@ -295,13 +297,14 @@ def test_running_out_of_memory_releases_it(monkeypatch):
 @pytest.mark.parametrize("call", [
     lambda t: torch.cuda.CUDAGraph.capture_begin(object()),
     lambda t: torch._C._accelerator_emptyCache(),
-    lambda t: t[3:].record_stream(torch.Stream()),
-], ids=["capture", "empty_cache", "record_stream"])  # fmt: skip
+    lambda t: t[3:].record_stream(None),
+    lambda t: autotuned.restored(),
+], ids=["capture", "empty_cache", "record_stream", "restored"])  # fmt: skip
 def test_captures_other_streams_and_empty_cache_retire_what_was_handed_out(call):
     made, _ = new()
     other, _ = new((7,))
     gone = weakref.ref(made)  # held by the pool alone after `del`
-    with pytest.raises(Exception):  # noqa: B017 - no accelerator here; what comes before it counts
+    with contextlib.suppress(Exception):  # no accelerator here; what comes before the error counts
         call(made)
     del made
     assert gone() is None and other is not None
