@@ -74,7 +74,8 @@ class Sender:
             self._backend = self._backend or client.backend_of(self._place)
             put(self.path, self._place, self._backend)
         except Exception as error:  # every client has its own
-            raise StoreError(f"shared store {self._place.words}: {self._place.scrubbed(error)}") from None
+            text = f"shared store {self._place.words}: expected to send a recording, got {self._place.scrubbed(error)}"
+            raise StoreError(text) from None
         self._sent = stamp
 
 
