@@ -197,9 +197,20 @@ def cache_dir_setting() -> str:
 
 
 def record_path() -> Path | None:
-    """The file of `AUTOTUNED_RECORD`, absolute, `~` expanded; None if unset."""
+    """The file of `AUTOTUNED_RECORD`, absolute, `~` expanded; None if it is unset or names a store."""
     setting = get("AUTOTUNED_RECORD")
-    return Path(setting).expanduser().absolute() if setting else None
+    return Path(setting).expanduser().absolute() if setting and not record_store() else None
+
+
+def record_store() -> str:
+    """URL of the store that `AUTOTUNED_RECORD` names, `-` for that of `AUTOTUNED_STORE`; "" for a file or nothing."""
+    setting = get("AUTOTUNED_RECORD")
+    return setting if setting == "-" or "://" in setting else ""
+
+
+def is_recorded() -> bool:
+    """Whether `AUTOTUNED_RECORD` is set."""
+    return bool(get("AUTOTUNED_RECORD"))
 
 
 def for_recording(path: Path) -> dict[str, str]:

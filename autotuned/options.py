@@ -22,7 +22,7 @@ OPTIONS = (
     Option("AUTOTUNED_MODE", "auto", f"What a call does when nothing is stored for it: {', '.join(MODES)}."),
     Option("AUTOTUNED_CACHE_DIR", "the user's cache folder", "Where records are kept. '~' is expanded."),
     Option("AUTOTUNED_CONFIG_PATH", "none", f"Folders of config files, separated by '{os.pathsep}'."),
-    Option("AUTOTUNED_RECORD", "none", "A file to record every distinct call of tuned kernels into."),
+    Option("AUTOTUNED_RECORD", "none", "A file or a store's URL to record every distinct call of tuned kernels into."),
     Option("AUTOTUNED_LOG", "warning", "Log level on stderr: debug, info, warning, error."),
     Option(
         "AUTOTUNED_LAUNCHER",
