@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,13 +21,13 @@ from autotuned.search import failures
 from autotuned.search.compiling import parallelism, threads
 from autotuned.search.compiling.compile import Wanted, in_order
 from autotuned.search.compiling.crew import Crew, shared_slots
+from autotuned.search.compiling.progress import Waiting
 from autotuned.store import layout, records
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache, compiled, frontend, kernel, specialization
 from autotuned.triton_compat.compiled import Compilation
 
 log = logging.getLogger("autotuned")
-SAY_AFTER_S = 5.0  # report waits longer than this
 
 
 def compile_all(
@@ -68,11 +66,12 @@ def _compile(name: str, found: Iterable[Compilation], count: int, journal: Journ
         return  # Triton compiles a single one just as fast; with ranks, one compilation serves all
     crew = Crew(wanted, min(count, len(wanted)), shared_slots(), journal.compiling)
     with threads.brisk(), contextlib.closing(crew.start()):
-        progress = _Progress(name, crew)
-        if not crew.wait(progress.tick):
-            log.warning("`%s`: compiling ahead is stuck (%s); Triton compiles the rest.", name, progress)
+        waiting = Waiting(name)
+        if not crew.wait(lambda: waiting.tick(crew.done, crew.total)):
+            stuck = "`%s`: compiling ahead is stuck (%d of %d compiled); Triton compiles the rest."
+            log.warning(stuck, name, crew.done, crew.total)
             return
-        progress.end()
+        waiting.end(crew.done, crew.total)
     journal.end() if journal.crashed else journal.erase()
 
 
@@ -107,38 +106,3 @@ def _asked(tuner: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Compi
         log.debug("compile ahead: %s", failures.describe(error))
         failures.let_go(error)
         return None
-
-
-# -- progress ----------------------------------------------------------------------------------------------------------
-
-
-class _Progress:
-    """Reports progress: one line per kernel at a terminal, repeated lines in the log (level info)."""
-
-    def __init__(self, name: str, crew: Crew) -> None:
-        self._name, self._crew = name, crew
-        self._begun_s = time.monotonic()
-        self._next_s = self._begun_s + SAY_AFTER_S
-        self._said = False
-
-    def __str__(self) -> str:
-        return f"{self._crew.done} of {self._crew.total} compiled"
-
-    def tick(self) -> None:
-        """Say it, if it is time."""
-        if time.monotonic() >= self._next_s:
-            self._next_s += SAY_AFTER_S
-            is_shown = not self._said and _at_a_terminal()
-            self._said = True
-            level = logging.WARNING if is_shown else logging.INFO
-            log.log(level, "`%s`: compiling its configs, %s.", self._name, self)
-
-    def end(self) -> None:
-        log.info("`%s`: %s ahead in %.1f s.", self._name, self, time.monotonic() - self._begun_s)
-
-
-def _at_a_terminal() -> bool:
-    try:
-        return os.isatty(2)
-    except OSError:  # standard error is closed
-        return False

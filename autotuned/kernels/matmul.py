@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from autotuned import Config, autotune
+from autotuned import Config, Space, autotune, pow2s
 from autotuned.kernels._inputs import require
 
 
@@ -17,21 +17,40 @@ def _config(block_m: int, block_n: int, block_k: int, group_m: int, num_warps: i
     return Config(blocks, num_warps=num_warps, num_stages=num_stages)
 
 
-@autotune(
-    configs=[
-        _config(64, 64, 32, 8, num_warps=4, num_stages=3),
-        _config(32, 64, 64, 8, num_warps=4, num_stages=4),
-        _config(64, 32, 64, 8, num_warps=4, num_stages=4),
-        _config(64, 128, 64, 8, num_warps=4, num_stages=4),
-        _config(128, 64, 64, 8, num_warps=4, num_stages=4),
-        _config(128, 128, 32, 8, num_warps=4, num_stages=4),
-        _config(128, 128, 64, 1, num_warps=8, num_stages=3),
-        _config(128, 128, 64, 8, num_warps=8, num_stages=3),
-        _config(128, 128, 64, 8, num_warps=4, num_stages=4),
-        _config(128, 256, 64, 8, num_warps=8, num_stages=3),
-        _config(128, 256, 64, 16, num_warps=8, num_stages=4),
-        _config(256, 128, 64, 8, num_warps=8, num_stages=3),
+CONFIGS = [
+    _config(64, 64, 32, 8, num_warps=4, num_stages=3),
+    _config(32, 64, 64, 8, num_warps=4, num_stages=4),
+    _config(64, 32, 64, 8, num_warps=4, num_stages=4),
+    _config(64, 128, 64, 8, num_warps=4, num_stages=4),
+    _config(128, 64, 64, 8, num_warps=4, num_stages=4),
+    _config(128, 128, 32, 8, num_warps=4, num_stages=4),
+    _config(128, 128, 64, 1, num_warps=8, num_stages=3),
+    _config(128, 128, 64, 8, num_warps=8, num_stages=3),
+    _config(128, 128, 64, 8, num_warps=4, num_stages=4),
+    _config(128, 256, 64, 8, num_warps=8, num_stages=3),
+    _config(128, 256, 64, 16, num_warps=8, num_stages=4),
+    _config(256, 128, 64, 8, num_warps=8, num_stages=3),
+]
+# At most 128 sums a thread, at least 8, and buffers in the shared memory of an H100: 2,010 configs.
+SPACE = Space(
+    {
+        "BLOCK_M": pow2s(32, 256),
+        "BLOCK_N": pow2s(32, 256),
+        "BLOCK_K": pow2s(32, 128),
+        "GROUP_M": pow2s(1, 16),
+        "num_warps": pow2s(2, 8),
+        "num_stages": range(2, 6),
+    },
+    where=[
+        lambda BLOCK_M, BLOCK_N, num_warps: 256 * num_warps <= BLOCK_M * BLOCK_N <= 4096 * num_warps,
+        lambda BLOCK_M, BLOCK_N, BLOCK_K, num_stages: 2 * (BLOCK_M + BLOCK_N) * BLOCK_K * num_stages <= 227 << 10,
     ],
+    first=CONFIGS,
+)
+
+
+@autotune(
+    configs=CONFIGS,
     key=["M", "N", "K"],
 )
 @triton.jit

@@ -1,7 +1,7 @@
 """More calls of our kernels: those that the config files of this package are tuned for.
 
 `autotuned tune autotuned.kernels.shapes --out configs` on a GPU writes its files. Without a GPU there are no cases
-here.
+here. With `--cover M=1:8192` the first number of each shape varies, for the matrix products their rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -60,8 +60,9 @@ TUNED: list[tuple[Any, Callable[..., dict[str, Any]], list[Shape]]] = [
 
 def _register(kernel: Any, make_case: Callable[..., dict[str, Any]], shapes: list[Shape]) -> None:
     @kernel.case  # type: ignore[untyped-decorator]
-    def cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
-        for shape in shapes if torch.device(device).type == "cuda" else ():
+    def cases(device: torch.device | str, *, M: int | None = None) -> Iterator[dict[str, Any]]:
+        wanted = shapes if M is None else dict.fromkeys((M, *shape[1:]) for shape in shapes)
+        for shape in wanted if torch.device(device).type == "cuda" else ():
             yield make_case(device, *shape)
 
 

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import later
 from autotuned.errors import ConfigError, PruningError
-from autotuned.resolve import sources
 from autotuned.resolve.request import Options, State
 from autotuned.store.choice import Candidates, Live
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.call import Call, Tunable, refuse_conflicts
+from autotuned.tunable.call import Call, refuse_conflicts
 from autotuned.tunable.configs import Pruner
 
 if TYPE_CHECKING:
+    from autotuned.resolve import fallback
     from autotuned.space import declared
     from autotuned.tunable import readers
+    from autotuned.tunable.tunable import Tunable
 else:
+    fallback = later("resolve.fallback")
     declared, readers = later("space.declared"), later("tunable.readers")
 
 
@@ -75,7 +77,7 @@ class Offering:
         live.untuned = next(iter(live), None)
         if self.options.default is not None and len(live) > 1:
             live = live.only(live)  # calls share those of a list
-            found = sources.candidate(
+            found = fallback.candidate(
                 self.tunable, live, lambda: self.default_for(call, live),
                 lambda one: one is self.options.default or self.allows(call, one, live),
             )  # fmt: skip

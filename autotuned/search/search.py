@@ -14,6 +14,7 @@ from typing import Any
 from autotuned.errors import CheckError
 from autotuned.search import benchmark, exclusions, failures, race
 from autotuned.search.compiling.compile import CompileStream, Ready, Wanted
+from autotuned.search.compiling.progress import Waiting
 from autotuned.search.exclusions import Reason
 from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
@@ -134,8 +135,12 @@ class _Search:
         waiting = {trial.index for trial in self.board.open()}
         wanted = [self._wanted(trial) for trial in self.board.open()]
 
+        slow = Waiting(self._job.tunable.name)
+
         def tick(one: Wanted) -> None:
             self.board.report(self.board.trial(one.index), "compiling", self._ahead.running())
+            if self._job.observer is None:
+                slow.tick(self._ahead.done, len(wanted))
 
         stream = self._ahead.stream(wanted, self._sampling.deadline_s, tick, self._has_run)
         with contextlib.closing(stream):
@@ -352,7 +357,11 @@ class _Search:
         if late or (best in self._earlier and not self._meet_again(best)):
             return self._unconfirmed(best, untuned, ran) if late else None
         duel = self._racing.duel(best, untuned)
-        if duel.is_won or untuned.error:
+        if best.error and untuned.error:
+            left = [trial for trial in ran if not trial.error]
+            self.board.raise_if_none(left)
+            return self._racing.winner(left)
+        if untuned.error or (duel.is_won and not best.error):
             return None
         if not (duel.is_fought or best.error):
             return self._unconfirmed(best, untuned, ran)

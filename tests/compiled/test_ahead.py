@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ from triton.runtime.autotuner import Autotuner
 
 import autotuned
 from autotuned.dropin import ahead, install
-from autotuned.search.compiling import crew
+from autotuned.search.compiling import compile, crew, progress
+from autotuned.triton_compat import launcher
 
 BLOCKS = (16, 32, 64, 128)
 TIMES = {16: 2.0, 32: 3.0, 64: 1.0, 128: 4.0}
@@ -115,6 +117,24 @@ def test_all_are_compiled_by_threads_before_the_first_is_measured(kind, events, 
     assert sorted(blocks_compiled(events)) == list(BLOCKS)
     assert events.all[len(BLOCKS) :] == [("measured", block) for block in BLOCKS]
     assert kernel.best_config.kwargs == {"BLOCK": 64}
+
+
+@pytest.mark.parametrize("race", [False, True])
+def test_what_launches_them_is_built_by_the_first_thread_that_is_done(race, x, monkeypatch):
+    made, threads, active = [], [], triton.runtime.driver.active
+    cls = active.launcher_cls
+
+    def launcher_cls(src, metadata):
+        made.append(tuple(src.signature.values()))
+        threads.append(threading.current_thread().name.partition("_")[0])
+        return cls(src, metadata)
+
+    monkeypatch.setattr(active, "launcher_cls", launcher_cls)
+    monkeypatch.setattr(launcher, "_begun", set())
+    autotuned.install(race=race)
+    tuned()[(4,)](x, 100)
+    assert threads[0] == ("autotuned-compile" if race else "autotuned-ahead")
+    assert threads.count(threads[0]) == 1 and len(set(made)) == 1 and set(threads[1:]) == {"MainThread"}
 
 
 @pytest.mark.parametrize("way", ["ahead=False", "one worker", "AUTOTUNED_COMPILE_WORKERS=0"])
@@ -472,8 +492,8 @@ def test_a_forked_child_compiles_ahead_by_itself(x):
 
 @pytest.mark.parametrize(("terminal", "level"), [(True, "WARNING"), (False, "INFO")])
 def test_a_long_wait_says_how_far_it_is(terminal, level, x, monkeypatch, caplog):
-    monkeypatch.setattr(ahead, "SAY_AFTER_S", 0.0)
-    monkeypatch.setattr(ahead, "_at_a_terminal", lambda: terminal)
+    monkeypatch.setattr(progress, "SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "_at_a_terminal", lambda: terminal)
     autotuned.install()
     with caplog.at_level(logging.INFO, "autotuned"):
         tuned()[(4,)](x, 100)
@@ -481,6 +501,22 @@ def test_a_long_wait_says_how_far_it_is(terminal, level, x, monkeypatch, caplog)
     assert any(one[0] == level and one[1].startswith("`add`: compiling its configs, ") for one in said)
     assert len([one for one in said if one[0] == "WARNING"]) == terminal
     assert any(message.startswith("`add`: 4 of 4 compiled ahead in ") for _, message in said)
+
+
+@pytest.mark.parametrize("how", ["race", "decorator"])
+def test_a_long_search_says_it_too(how, x, monkeypatch, caplog):
+    monkeypatch.setattr(progress, "SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "_at_a_terminal", lambda: True)
+    monkeypatch.setattr(compile, "TICK_S", 0.001)
+    kernel = tuned()
+    if how == "race":
+        autotuned.install(race=True)
+    else:
+        kernel = autotuned.autotune(configs(), key=["n"], do_bench=by_config())(triton.jit(add))
+    with caplog.at_level(logging.INFO, "autotuned"):
+        kernel[(4,)](x, 100)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 1 and re.fullmatch("`[a-z_.]*add`: compiling its configs, [0-4] of 4 compiled.", lines[0])
 
 
 def test_a_short_one_says_nothing_by_default(x, caplog):

@@ -108,8 +108,8 @@ def compress(
     call never serves it, and a call without times keeps its config.
 
     Args:
-        paths: Config files or folders of them, whose times are those of this user's store; or records of a store, or
-            folders of these.
+        paths: Config files or folders of them, whose times are those of this user's store; or records of a store,
+            folders of these, or a whole cache folder.
         within: What a tuned call may lose at most against its best config: "5%" or 0.05.
         out: The folder that gets the config files; it may be the one that is read.
         max_configs: How many configs at most for one kernel, device and context.
@@ -169,8 +169,8 @@ class _Known:
         self.where = ", ".join(map(str, exchange.paths_of(paths)))
         self.calls: dict[Key, _Call] = {}
         self._faults = faults
-        for path in exchange.files_in(paths):
-            if layout.DAMAGED not in path.parts:
+        for path in exchange.files_in(map(layout.records_in, exchange.paths_of(paths))):
+            if path.parent.name not in (layout.DAMAGED, layout.JOURNAL):
                 self._read(path)
 
     def _read(self, path: Path) -> None:

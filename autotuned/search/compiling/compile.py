@@ -23,10 +23,11 @@ from autotuned.search import failures
 from autotuned.search.compiling import parallelism, threads
 from autotuned.search.exclusions import SharedMemory
 from autotuned.store.journal import Journal
-from autotuned.triton_compat import cache
+from autotuned.triton_compat import cache, launcher
 from autotuned.triton_compat import compiled as compiledkernel
 from autotuned.tunable import configs
-from autotuned.tunable.call import Call, Tunable
+from autotuned.tunable.call import Call
+from autotuned.tunable.tunable import Tunable
 
 log = logging.getLogger("autotuned")
 TICK_S = 0.25  # interval of `tick` while waiting for compilers
@@ -89,12 +90,13 @@ class CompileStream:
         self._binaries: dict[Hashable, int] = {}
         self._pool: _Pool | None = None
         self._memory = SharedMemory(compiledkernel.shared_memory_limit() if tunable.compiles_ahead else None)
+        self.done = 0  # configs compiled, or failed
         self.excluded: dict[str, str] = {}  # why configs do not compile, without passing reasons; by identity
 
     @property
     def access(self) -> compiledkernel.Access | None:
         """What the configs compiled so far read and write; None if one does not tell."""
-        return compiledkernel.union(self._found)
+        return compiledkernel.union(self._found) if self._found else None
 
     def stream(
         self,
@@ -137,6 +139,7 @@ class CompileStream:
         for one in sorted(wanted, key=lambda one: one.hooked):
             tick(one)
             yield Ready(one, partial(self._take, one, partial(self._alone, one)))
+            self.done += 1
 
     def _alone(self, one: Wanted) -> Any:
         if one.hooked:
@@ -174,6 +177,7 @@ class CompileStream:
                 index = pool.next(limit, partial(tick, order[-1]))
                 if index is None:
                     break
+                self.done += 1
                 ready = Ready(by_index[index], partial(self._take, by_index[index], started.pop(index)))
                 if ready.wanted.hooked or deadline == math.inf:
                     last.append(ready)
@@ -309,6 +313,7 @@ class _Pool:
             compiled = threads.parsed_again(compile_)
         if there is not None and not (is_kept and getattr(compiled, "hash", None) == there):
             compilers[-1].missed(self._kernel)
+        launcher.build_early(compiled)
         return compiled
 
     def _made_elsewhere(self, one: Wanted, compile_: Callable[[], Any]) -> str | None:

@@ -1,6 +1,8 @@
 """`compress`: the fewest configs from what was measured, rules beside them, and what cannot be held by its name."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,37 @@ def test_records_can_be_given_themselves(tmp_path):
     from_files = written(files(tmp_path))
     result = autotuned.compress(layout.kernel_folder("app.k"), within=0.05, out=tmp_path / "direct")
     assert written(result).dump() == from_files.dump()
+
+
+def test_a_whole_cache_folder_can_be_given(tmp_path):
+    keep_all()
+    for name in ("toolchain/1.json", f"v2/app.k/{layout.JOURNAL}/1.json", f"v2/app.k/{layout.DAMAGED}/1.json"):
+        (layout.root() / name).parent.mkdir(parents=True, exist_ok=True)
+        (layout.root() / name).write_text("{}")
+    result = autotuned.compress(layout.root(), within=0.05, out=tmp_path / "few")
+    assert result.faults == [] and written(result).dump() == written(files(tmp_path)).dump()
+
+
+def test_rules_alone_are_put_into_files_whose_entries_stay(tmp_path):
+    keep_all()
+    autotuned.export(tmp_path / "best")
+    [before] = (tmp_path / "best").glob("*/*.json")
+    entries = dict(configfile.parse(before.read_text(), "").entries())
+    files(tmp_path, within="50%")
+    [few] = files(tmp_path).files
+    support = Path(__file__).parents[2] / "support"
+    command = [sys.executable, support / "add_rules.py", Path(few).parents[1], tmp_path / "best"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "app.k.json: 1 rules\n"
+    after = configfile.parse(before.read_text(), "")
+    assert dict(after.entries()) == entries and after.rules == written(files(tmp_path)).rules
+
+
+def test_records_may_lie_below_any_name(tmp_path):
+    keep_all()
+    place = tmp_path / layout.DAMAGED / "records"
+    place.parent.mkdir()
+    layout.kernel_folder("app.k").rename(place)
+    assert autotuned.compress(place, within=0.05, out=tmp_path / "few").kernels[0].calls == 80
 
 
 def test_each_tuned_call_loses_at_most_what_is_promised(tmp_path):
