@@ -32,8 +32,9 @@ NOISY = 0.05  # a choice is noisy if the middle 60% of the winner's samples spre
 # The final duel: at most this many pairs, fewer once it is decided by this many standard errors.
 DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
 # A config that is ahead by less than `SURE_LEAD` may be behind where tensors lie elsewhere: the duel goes on at so many
-# other `PLACES`, `FIRST_SAMPLES` pairs at each. In the mean of all places it must be faster by so many standard errors.
-PLACES, SURE_LEAD, PLACE_ERRORS = 5, 0.1, 2
+# other `PLACES`, `FIRST_SAMPLES` pairs at each; again while it is not sure and has taken less than `DUEL_SHARE` of the
+# search. In the mean of all places it must be faster by so many standard errors.
+PLACES, SURE_LEAD, PLACE_ERRORS, DUEL_SHARE = 5, 0.1, 2, 0.05
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples resolved 1.7%
 # (H100). A finalist gets more than `FINAL_SAMPLES` until all of its samples take this long. If a sample is the mean of
 # several launches, launches count: the cache is flushed before each.
@@ -119,9 +120,21 @@ class Duel:
         """Whether the best beats the untuned config by more than a tie, over all places by more than they differ."""
         if not self.is_fought:
             return False
+        lead, doubt = self._over_places
+        return lead > max(math.log1p(TIE_BAND), doubt)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is certain over all places that the best beats the untuned config by a tie, or does not."""
+        lead, doubt = self._over_places
+        return abs(lead - math.log1p(TIE_BAND)) > doubt
+
+    @property
+    def _over_places(self) -> tuple[float, float]:
+        """Logarithm of the lead in the mean over all places, and the doubt about it."""
         leads = [math.log(lead) for lead in (self.lead, *self.elsewhere)]
         doubt = PLACE_ERRORS * statistics.stdev(leads) / math.sqrt(len(leads)) if self.elsewhere else 0.0
-        return statistics.mean(leads) > max(math.log1p(TIE_BAND), doubt)
+        return statistics.mean(leads), doubt
 
     @property
     def is_fought(self) -> bool:
@@ -145,17 +158,27 @@ class Duel:
         return winner([self.best, self.untuned], resolution_us, self.steady, self.untuned.index)[1]
 
 
-def duel(best: Trial, untuned: Trial, track: Track, most: int = DUEL_SAMPLES, before: Duel | None = None) -> Duel:
+def duel(
+    best: Trial,
+    untuned: Trial,
+    track: Track,
+    most: int = DUEL_SAMPLES,
+    before: Duel | None = None,
+    exactly: bool = False,
+) -> Duel:
     """Compare the best of a race with the untuned config on fresh samples; their own samples stay.
 
     Args:
         most: Samples of each, fewer once it is decided.
         before: A duel of the same two to go on with.
+        exactly: No fewer, as in a comparison that other places belong to.
     """
     fresh = before or Duel(best.fresh(), untuned.fresh())
     pair = [fresh.best, fresh.untuned]
     rounds = _Rounds(track, random.Random(0))
-    while len(pair[0].samples_us) < most and not (any(trial.error for trial in pair) or _is_decided(*pair)):
+    while len(pair[0].samples_us) < most and not any(trial.error for trial in pair):
+        if not exactly and _is_decided(*pair):
+            break
         if not rounds.run(_open(pair), min(DUEL_ROUND, most - len(pair[0].samples_us))):
             break
     for trial, sampled in zip((best, untuned), pair):
