@@ -188,6 +188,8 @@ class Racing:
             duel = self._elsewhere(duel, track)
         if not duel.elsewhere:
             duel = race.duel(best, untuned, track, before=duel)
+        for trial, fresh in ((best, duel.best), (untuned, duel.untuned)):
+            trial.error = trial.error or fresh.error
         self._board.forgive(best, untuned)
         return duel
 
@@ -202,17 +204,17 @@ class Racing:
         written, start = {*self._guard.written, *self._job.zero}, time.monotonic()
         places = placements.elsewhere(self._job.call, written, race.PLACES)  # alive together: each elsewhere
         others = [race.Duel(self._moved(duel.best, place), self._moved(duel.untuned, place)) for place in places]
-        most, end = 0, start + race.DUEL_SHARE * (start - self._sampling.start_s)
+        most, taken, end = 0, 0, start + race.DUEL_SHARE * (start - self._sampling.start_s)
         while others and not (duel.elsewhere and duel.is_sure):
-            began, before, most = time.monotonic(), duel, most + race.FIRST_SAMPLES
+            began, before, most = time.monotonic(), taken, most + race.FIRST_SAMPLES
             if duel.elsewhere:
                 here = race.DUEL_ROUND - race.FIRST_SAMPLES + most
                 duel = race.duel(duel.best, duel.untuned, track, here, duel, exactly=True)
             others = list(self._fought(others, track, most))
-            steady, leads = all(one.steady for one in (duel, *others)), tuple(other.lead for other in others)
-            duel = replace(duel, steady=steady, elsewhere=leads)
+            steady = all(one.steady for one in (duel, *others))
+            duel, taken = replace(duel, steady=steady, elsewhere=tuple(others)), sum(map(_samples, others))
             now = time.monotonic()
-            if now + (now - began) > end or leads == before.elsewhere:
+            if now + (now - began) > end or taken <= before:
                 break
         return duel
 
@@ -233,6 +235,10 @@ class Racing:
 
         made = self._board.made(self._board.identity(trial), prepare, place.call)
         return replace(made, launches=trial.launches)
+
+
+def _samples(duel: race.Duel) -> int:
+    return len(duel.best.samples_us)
 
 
 def _measured(trials: Sequence[Trial]) -> list[Trial]:
