@@ -82,9 +82,29 @@ def test_what_was_found_is_served_by_another_process():
 
 def test_a_stored_winner_that_is_no_member_is_a_miss():
     tuned(space())(1)
-    f = tuned(space(where=[lambda a, b: a >= b and a != 64]))
+    f = tuned(space(where=[lambda a, b: a < 8]))
     f(1)
-    assert f.best_config.kwargs["a"] != 64
+    assert values(f.best_config) == (4, 32, 0)
+
+
+@pytest.mark.parametrize("edited", [{"a": pow2s(4, 512)}, {"a": pow2s(32, 512)}])
+def test_an_edited_space_is_searched_again(edited):
+    """Grown: the stored winner is still a member. Moved: none of what was measured is, and its times count nothing."""
+    narrow = {"a": pow2s(4, 16), "b": pow2s(4, 512), "c": range(5)}
+    for parameters, best in ((narrow, (16, 32, 0)), ({**narrow, **edited}, (64, 32, 0)), (narrow, (16, 32, 0))):
+        f = tuned(Space(parameters))
+        f(1)
+        assert values(f.best_config) == best and f.table.asked
+        f = tuned(Space(parameters))
+        f(1)
+        assert values(f.best_config) == best and not f.table.asked
+
+
+def test_a_call_that_allows_more_is_searched_whatever_the_constraint_reads():
+    f = tuned(space(where=[lambda a, most: a <= most[0]]), key=[], arguments=True)
+    f(1, (16,))
+    f(1, (512,))
+    assert values(f.best_config) == (64, 32, 0)
 
 
 def test_a_small_space_is_a_list():
@@ -188,7 +208,11 @@ def test_where_nothing_runs_the_reasons_are_said(monkeypatch):
     f = tuned(Space({"a": pow2s(512, 4096), "b": pow2s(512, 4096), "c": range(8)}))
     with pytest.raises(RuntimeError, match="too large"):
         f(1)
-    assert batches.LEAST_BATCH < len(set(f.table.asked)) <= batches.IN_VAIN + batches.LEAST_BATCH
+    tried = len(set(f.table.asked))
+    assert batches.LEAST_BATCH < tried <= batches.IN_VAIN + batches.LEAST_BATCH
+    with pytest.raises(AllConfigsFailedError, match=rf"`declared.f`: .* all {tried} failed.(.|\n)* and {tried - 24} more") as said:
+        tuned(Space({"a": pow2s(512, 4096), "b": pow2s(512, 4096), "c": range(8)}))(2)
+    assert [len(labels) for labels in said.value.reasons.values()] == [tried]
 
 
 def test_a_search_goes_on_where_most_configs_fail():
