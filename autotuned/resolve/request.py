@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import Frozen, later, loaded
+from autotuned._startup import Frozen, later
 from autotuned.errors import DecorationError
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, layout
@@ -227,8 +227,8 @@ class Chosen(Frozen):
 
 
 def may_be_sealed() -> bool:
-    """Whether this process has, or had, a seal; most never import what makes one."""
-    return loaded("resolve.sealing") is not None or env.seal_kind() != ""
+    """Whether compilations of this process are seen, as a seal needs; most never import what makes one."""
+    return events.is_begun() or env.seal_kind() != ""
 
 
 def is_sealed() -> bool:
