@@ -41,7 +41,7 @@ OPTIONS = (
     Option("AUTOTUNED_MODE", "auto", f"What a call does when nothing is stored for it: {', '.join(MODES)}."),
     Option("AUTOTUNED_CACHE_DIR", "the user's cache folder", "Where records are kept. '~' is expanded."),
     Option("AUTOTUNED_CONFIG_PATH", "none", f"Folders of config files, separated by '{os.pathsep}'."),
-    Option("AUTOTUNED_RECORD", "none", "A file to record every distinct call of tuned kernels into."),
+    Option("AUTOTUNED_RECORD", "none", "A file or a store's URL to record every distinct call of tuned kernels into."),
     Option("AUTOTUNED_LOG", "warning", "Log level on stderr: debug, info, warning, error."),
     Option(
         "AUTOTUNED_LAUNCHER",
@@ -229,9 +229,20 @@ def cache_dir_setting() -> str:
 
 
 def record_path() -> Path | None:
-    """The file of `AUTOTUNED_RECORD`, absolute, `~` expanded; None if unset."""
+    """The file of `AUTOTUNED_RECORD`, absolute, `~` expanded; None if it is unset or names a store."""
     setting = _get("AUTOTUNED_RECORD")
-    return Path(setting).expanduser().absolute() if setting else None
+    return Path(setting).expanduser().absolute() if setting and not record_store() else None
+
+
+def record_store() -> str:
+    """URL of the store that `AUTOTUNED_RECORD` names, `-` for that of `AUTOTUNED_STORE`; "" for a file or nothing."""
+    setting = _get("AUTOTUNED_RECORD")
+    return setting if setting == "-" or "://" in setting else ""
+
+
+def is_recorded() -> bool:
+    """Whether `AUTOTUNED_RECORD` is set."""
+    return bool(_get("AUTOTUNED_RECORD"))
 
 
 def for_recording(path: Path) -> dict[str, str]:

@@ -103,7 +103,12 @@ def _serves(made: torch.Tensor) -> bool:
         with torch.inference_mode(False):
             if any(extension.pool_state() or ()):
                 return False
-            _served[kind] = _agrees(torch.empty(16, device=made.device)) and _begin(kind)
+            try:
+                _served[kind] = _agrees(torch.empty(16, device=made.device)) and _begin(kind)
+            except AttributeError:  # a private name of torch's
+                _served[kind] = False
+        if not _served[kind]:
+            _log.warning("The pool of outputs does not know torch %s; torch.empty_like serves.", torch.__version__)
     return _served.get(kind, False)
 
 
@@ -116,16 +121,16 @@ def _agrees(x: torch.Tensor) -> bool:
 
     alone, told = counts()
     view = x.view(-1)
-    agrees = alone == told and counts() == ((told[0] + 1, told[1] + 1),) * 2 and extension.pool_state() is not None
-    del view
-    if not agrees:
-        _log.warning("The pool of outputs does not know torch %s; torch.empty_like serves.", torch.__version__)
-    return agrees
+    return alone == told and counts() == ((told[0] + 1, told[1] + 1),) * 2 and view is not None
 
 
 def _begin(kind: str) -> bool:
     """Serve tensors of this type of device from now on, and let go of them when torch wants their memory."""
     global _take
+    if extension.pool_state() is None:
+        return False
+    if kind == "cuda":
+        torch._C._cuda_attach_out_of_memory_observer(lambda *unused: release())
     modes = torch.inference_mode(), torch.autocast("cpu"), torch.autocast("cuda", enabled=kind == "cuda")
     included, excluded = zip(*map(_state_within, modes))
     extension.pool_begin(
@@ -136,8 +141,6 @@ def _begin(kind: str) -> bool:
         for owner, name in _RETIRING:
             if hasattr(owner, name):
                 setattr(owner, name, _after_release(getattr(owner, name), name == "record_stream"))
-    if kind == "cuda":
-        torch._C._cuda_attach_out_of_memory_observer(lambda *unused: release())
     _take = extension.pool_take
     return True
 

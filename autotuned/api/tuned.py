@@ -159,7 +159,7 @@ class Tuned(Base, Autotuner, Named):
         self._measured: Choice | None = None  # the latest choice that was measured or stored
         self._told: weakref.WeakValueDictionary[int, Choice] = weakref.WeakValueDictionary()
         self.tuner = self._make_tuner(tunable, options(lambda: self.configs, self._pruner))
-        if env.record_path() is not None:
+        if env.is_recorded():
             recorder.begin_if_asked()
 
     def _make_tuner(self, tunable: TunableKernel, options: Options) -> Tuner:

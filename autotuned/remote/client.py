@@ -140,7 +140,7 @@ class Client:
             return False
 
     def _backend(self) -> Any:
-        with ending.opening, self._lock:
+        with self._lock:
             if self._opened is None:
                 self._opened = backend_of(self.place)
                 ending.flush_before_executors_end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
 # A config that is ahead by less than `SURE_LEAD` may be behind where tensors lie elsewhere: the duel goes on at so many
 # other `PLACES`, `FIRST_SAMPLES` pairs at each. In the mean of all places it must be faster by so many standard errors.
 PLACES, SURE_LEAD, PLACE_ERRORS = 5, 0.1, 2
+TRIMMED = 1.25  # by how much more the mean of all but two of them varies than their standard error says
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples resolved 1.7%
 # (H100). A finalist gets more than `FINAL_SAMPLES` until all of its samples take this long. If a sample is the mean of
 # several launches, launches count: the cache is flushed before each.
@@ -106,22 +108,49 @@ class Duel:
 
     Attributes:
         steady: Whether conditions were steady meanwhile.
-        elsewhere: The untuned config's time over the best's, for each other place of the tensors.
+        elsewhere: Duels of the same two with the tensors at other places.
     """
 
     best: Trial
     untuned: Trial
     steady: bool = True
-    elsewhere: tuple[float, ...] = ()
+    elsewhere: tuple[Duel, ...] = ()
 
     @property
     def is_won(self) -> bool:
         """Whether the best beats the untuned config by more than a tie, over all places by more than they differ."""
-        if not self.is_fought:
+        best, untuned = self._pooled
+        if not self.is_fought or (self.is_disturbed and best.median_us > untuned.median_us):
             return False
-        leads = [math.log(lead) for lead in (self.lead, *self.elsewhere)]
-        doubt = PLACE_ERRORS * statistics.stdev(leads) / math.sqrt(len(leads)) if self.elsewhere else 0.0
-        return statistics.mean(leads) > max(math.log1p(TIE_BAND), doubt)
+        leads = sorted(math.log(duel.lead_by(self._us)) for duel in self._all)
+        doubt = PLACE_ERRORS / math.sqrt(len(leads))
+        if self.is_disturbed and len(leads) > 3:
+            leads, doubt = leads[1:-1], TRIMMED * doubt
+        return statistics.mean(leads) > max(
+            math.log1p(TIE_BAND), doubt * statistics.stdev(leads) if self.elsewhere else 0.0
+        )
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether samples spread as where others use the device: then only the fastest are believed, which load leaves
+        as they are, and the two places that differ most are left out.
+        """
+        return self.is_fought and max(one.middle for one in self._pooled) > NOISY
+
+    @property
+    def _all(self) -> tuple[Duel, ...]:
+        return (self, *self.elsewhere)
+
+    @property
+    def _pooled(self) -> tuple[Trial, Trial]:
+        """Both with the samples of all places."""
+        best = [us for duel in self._all for us in duel.best.samples_us]
+        untuned = [us for duel in self._all for us in duel.untuned.samples_us]
+        return replace(self.best, samples_us=best), replace(self.untuned, samples_us=untuned)
+
+    @property
+    def _us(self) -> Callable[[Trial], float]:
+        return _fast_us if self.is_disturbed else operator.attrgetter("center_us")
 
     @property
     def is_fought(self) -> bool:
@@ -131,18 +160,23 @@ class Duel:
     @property
     def is_close(self) -> bool:
         """Whether the best is ahead by so little that it may be behind elsewhere."""
-        return self.is_fought and 1 < self.lead < 1 + SURE_LEAD
+        return self.is_fought and 1 < self.lead_by(self._us) < 1 + SURE_LEAD
 
-    @property
-    def lead(self) -> float:
+    def lead_by(self, us: Callable[[Trial], float]) -> float:
         """The untuned config's time over the best's."""
-        return self.untuned.center_us / self.best.center_us
+        return us(self.untuned) / us(self.best)
 
     def quality(self, resolution_us: float) -> Quality:
         """Quality of the choice to keep the untuned config; see `winner`."""
         if self.elsewhere:
-            return "tied" if self.steady else "noisy"
+            return "tied" if self.steady and not self.is_disturbed else "noisy"
         return winner([self.best, self.untuned], resolution_us, self.steady, self.untuned.index)[1]
+
+
+def _fast_us(trial: Trial) -> float:
+    """The mean of the fastest fifth of the samples, at least one."""
+    fast = sorted(trial.samples_us)[: max(1, len(trial.samples_us) // 5)]
+    return statistics.fmean(fast)
 
 
 def duel(best: Trial, untuned: Trial, track: Track, most: int = DUEL_SAMPLES, before: Duel | None = None) -> Duel:

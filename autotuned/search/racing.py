@@ -208,7 +208,7 @@ class Racing:
             if failed or not other.is_fought:
                 break
             steady = duel.steady and other.steady
-            duel = replace(duel, steady=steady, elsewhere=(*duel.elsewhere, other.lead))
+            duel = replace(duel, steady=steady, elsewhere=(*duel.elsewhere, other))
         return duel
 
     def _moved(self, trial: Trial, place: placements.Placement) -> Trial:

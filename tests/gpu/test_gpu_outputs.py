@@ -126,7 +126,7 @@ def test_a_capture_retires_what_was_handed_out(x):
     assert inside.data_ptr() != again.data_ptr()
     del again
     without = torch.cuda.memory_allocated()
-    assert without <= before  # what was idle went, what the graph holds came
+    assert without < before + MEBIBYTE  # what was idle went, what the graph holds came, with its own random state
     del held
     assert torch.cuda.memory_allocated() == without - 4 * MEBIBYTE  # it is not kept
     outs = [plus(x, 5) for _ in range(10)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,7 +174,7 @@ def fought(lead: float, *elsewhere: float) -> Duel:
     pair = (
         Trial(index, lambda: None, lambda: None, samples_us=[us] * 5) for index, us in enumerate((100.0, 100 * lead))
     )
-    return Duel(*pair, elsewhere=elsewhere)
+    return Duel(*pair, elsewhere=tuple(map(fought, elsewhere)))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +184,26 @@ def fought(lead: float, *elsewhere: float) -> Duel:
 )  # fmt: skip
 def test_it_is_won_over_all_places_by_more_than_they_differ(leads: tuple[float, ...], won: bool) -> None:
     assert fought(*leads).is_won is won
+
+
+def disturbed(lead: float, seed: int) -> Duel:
+    """A duel at six places, beside another who uses the device for three tenths of the time."""
+    noise = random.Random(seed)
+
+    def sampled(index: int, us: float, count: int) -> Trial:
+        samples_us = [us * noise.gauss(1, 0.01) for _ in range(count)]
+        samples_us = [us * (1 + (noise.random() < 0.3) * noise.expovariate(2.0)) for us in samples_us]
+        return Trial(index, lambda: None, lambda: None, samples_us=samples_us)
+
+    places = [Duel(sampled(0, 100.0, count), sampled(1, 100 * lead, count)) for count in (5, 3, 3, 3, 3, 3)]
+    return replace(places[0], elsewhere=tuple(places[1:]))
+
+
+@pytest.mark.parametrize(("lead", "least", "most"), [(1.045, 90, 100), (1.0, 0, 12), (0.99, 0, 4), (0.97, 0, 0)])
+def test_load_neither_hides_the_faster_nor_lets_the_slower_win(lead: float, least: int, most: int) -> None:
+    duels = [disturbed(lead, seed) for seed in range(100)]
+    assert sum(duel.is_disturbed for duel in duels) >= 60
+    assert least <= sum(duel.is_won for duel in duels) <= most
 
 
 class Places:

@@ -34,6 +34,7 @@ _Static_assert(sizeof(((PyTypeObject *)0)->tp_version_tag) == sizeof(uint32_t), 
 _Static_assert(sizeof(((PyDictObject *)0)->ma_version_tag) == sizeof(uint64_t), "2: the version of a dict has 64 bits");
 #endif
 _Static_assert(sizeof(((PyTupleObject *)0)->ob_item) == sizeof(PyObject *), "3: a tuple ends in its items");
+_Static_assert(sizeof(((PyTypeObject *)0)->tp_weaklistoffset) == sizeof(ptrdiff_t), "4: an offset, which may be negative");
 #endif
 
 #endif

@@ -2,7 +2,11 @@
  * them. Decision 0017 says why torch's objects are compared byte for byte, and what is compared with torch before.
  *
  * Part of `module.c`, after `tensors.h`. */
+#ifdef __linux__
 #include <malloc.h>
+#else
+#define malloc_usable_size(block) ((size_t)POOL_BYTES) /* not known: nothing is kept */
+#endif
 
 enum { POOL_LAYOUTS = 128, POOL_PROBES = 4, POOL_TENSORS = 8, POOL_DIMS = 5, POOL_WORDS = 5 + 2 * POOL_DIMS };
 enum { POOL_BYTES = 512, IMPL_COUNT = 8, IMPL_STORAGE = 16, STORAGE_COUNT = 8, CU_CAPTURE_IMPLICIT = 906 };
