@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from autotuned._startup import imported
+
 if TYPE_CHECKING:
     from triton import Config
 
@@ -111,6 +113,6 @@ if not TYPE_CHECKING:  # a type checker must report unknown names
             return importlib.import_module(f"autotuned.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'autotuned' has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        value = getattr(imported(_HOMES[name]), name)
         globals()[name] = value
         return value

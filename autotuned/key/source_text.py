@@ -13,12 +13,14 @@ import tokenize
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType, FunctionType
-from typing import Any, AnyStr, NamedTuple
+from typing import Any, AnyStr
+
+from autotuned._startup import Frozen
 
 _SKIPPED_TOKENS = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 
 
-class Body(NamedTuple):
+class Body(Frozen):
     """A function and, for a Triton function, the text that Triton compiles.
 
     Triton functions may share the Python function and differ in text (`_unsafe_update_src`).

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import later
 from autotuned.launch import codegen
-from autotuned.tunable.call import Tunable, refuse_grid
+from autotuned.tunable.call import refuse_grid
 
 if TYPE_CHECKING:
     from autotuned.key import memory
     from autotuned.launch import driver_call
+    from autotuned.tunable.tunable import Tunable
 else:
     driver_call, memory = later("launch.driver_call"), later("key.memory")
 

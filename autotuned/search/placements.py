@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned.key import walk
+from autotuned.key import memory
 from autotuned.key.key import PLAIN
 from autotuned.key.memory import is_torch
 from autotuned.search import failures
@@ -58,15 +58,15 @@ def _plain_tensors(arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
     found = [(name, value) for name, value in arguments.items() if type(value) not in PLAIN]
     tensors = [(name, value) for name, value in found if _is_plain(value)]
     rest = [value for _, value in found if not _is_plain(value)]
-    return [] if any(map(walk.tensors, rest)) or any(map(walk.is_cut, rest)) else tensors
+    return [] if any(map(memory.tensors, rest)) or any(map(memory.is_cut, rest)) else tensors
 
 
 def _is_plain(value: Any) -> bool:
     kind = type(value)
     is_named_so = kind.__module__.startswith("torch") and kind.__name__ in ("Tensor", "Parameter")
-    if not (is_named_so and walk.is_strided(value) and is_torch(value)):
+    if not (is_named_so and memory.is_strided(value) and is_torch(value)):
         return False
-    more = walk.tensors(vars(value)) or (value.is_leaf and value.grad is not None)  # memory that would not be copied
+    more = memory.tensors(vars(value)) or (value.is_leaf and value.grad is not None)  # memory that would not be copied
     return not (more or value.is_conj() or value.is_neg() or value.is_quantized)
 
 

@@ -265,7 +265,7 @@ def _used_by(of: Tuner) -> Iterator[_Used]:
         needed, key = use.needed, use.key
         if key is None:  # shipped with a binary, bound without a key
             key, needed = of.chooser.key(use.call), of.options.needs(of.tunable.name, use.live)
-            one.use = use._replace(key=key, needed=needed)
+            one.use = use.replace(key=key, needed=needed)
         if of.chooser.state.keeps(key):
             same = key, id(use.live), canonical(needed.to_json())
             found.setdefault(same, _Used(of, key, use.live, needed, [])).bounds.append(one)
@@ -318,7 +318,7 @@ def _made(used: _Used, choice: Choice) -> _Ready:
     ready = _Ready(used, choice, [], Swap(used.key.kernel, used.key.digest, before, used.label(choice.config)))
     for old in others:
         try:
-            chosen: Chosen = old.use._replace(choice=choice)
+            chosen: Chosen = old.use.replace(choice=choice)
             with _beside_launches(chosen.device):
                 if choice.config.pre_hook is not None and chosen.call.has_descriptors:  # it may set block shapes
                     choice.config.pre_hook(chosen.call.full(choice.config))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from paths import quick
 
 from autotuned import autotune
-from autotuned.key import walk
+from autotuned.key import memory
 from autotuned.key.memory import gpu_of, tensors_in
 
 quietly = settings(max_examples=60, deadline=None, database=None, derandomize=True)
@@ -174,32 +174,32 @@ def test_what_holds_a_tensor_holds_it_once(holder):
     t = np.ones(4)
     value = HOLDERS[holder](t)
     assert [id(found) for _, found in tensors_in("x", (value, value))] == [id(t)]
-    assert not walk.is_cut(value)
+    assert not memory.is_cut(value)
 
 
 @pytest.mark.parametrize("make", [set, frozenset])
 def test_sets_and_keys_hold_tensors(make):
     t = torch.ones(4)
-    assert walk.tensors(make([t])) == walk.tensors({t: 1}) == [t]
+    assert memory.tensors(make([t])) == memory.tensors({t: 1}) == [t]
 
 
 def test_what_stands_for_an_object_weakly_holds_what_that_holds():
     t, bag = np.ones(4), Data(np.ones(3))
-    assert walk.tensors(weakref.proxy(bag)) == [bag.t]
+    assert memory.tensors(weakref.proxy(bag)) == [bag.t]
     reference, proxy = weakref.ref(t), weakref.proxy(bag)
     del t, bag
     gc.collect()
-    assert walk.tensors(reference) == walk.tensors(proxy) == []
+    assert memory.tensors(reference) == memory.tensors(proxy) == []
 
 
 def test_no_code_of_the_users_is_asked():
     t = np.ones(4)
-    assert [id(found) for found in walk.tensors([Asks(t)])] == [id(t)]
+    assert [id(found) for found in memory.tensors([Asks(t)])] == [id(t)]
 
 
 def test_the_order_is_that_of_the_containers():
     a, b, c, d = (np.ones(1) for _ in range(4))
-    assert list(map(id, walk.tensors((a, [b, {"x": c}], Data(d))))) == list(map(id, (a, b, c, d)))
+    assert list(map(id, memory.tensors((a, [b, {"x": c}], Data(d))))) == list(map(id, (a, b, c, d)))
 
 
 @triton.jit
@@ -213,7 +213,7 @@ def kernel(x_ptr):
     ids=lambda value: type(value).__name__,
 )
 def test_what_holds_none(value):
-    assert walk.tensors(value) == []
+    assert memory.tensors(value) == []
 
 
 def test_loggers_and_tuned_objects_are_the_program_and_not_the_argument():
@@ -221,13 +221,13 @@ def test_loggers_and_tuned_objects_are_the_program_and_not_the_argument():
     handler.kept = np.ones(3)
     function = autotune(CONFIGS)(add)
     function.kept = np.ones(3)
-    assert walk.tensors({"handler": handler, "function": function}) == []
+    assert memory.tensors({"handler": handler, "function": function}) == []
 
 
 def test_tensors_without_strides_are_the_tensors_that_they_are_made_of():
     dense = torch.eye(3)
     for sparse, count in ((dense.to_sparse(), 2), (torch.ones(2, device="meta"), 0)):
-        assert len(walk.tensors(SimpleNamespace(s=sparse))) == count
+        assert len(memory.tensors(SimpleNamespace(s=sparse))) == count
     sparse = torch.eye(3).to_sparse()
     for _, tensor in tensors_in("x", [sparse]):
         if tensor.is_floating_point():
@@ -236,10 +236,10 @@ def test_tensors_without_strides_are_the_tensors_that_they_are_made_of():
 
 
 def test_a_walk_ends(monkeypatch):
-    monkeypatch.setattr(walk, "LIMIT", 10)
-    assert walk.is_cut([[n] for n in range(11)])
-    assert not walk.is_cut(list(range(1000)))
-    assert len(walk.tensors([np.ones(1) for _ in range(8)])) == 8
+    monkeypatch.setattr(memory, "LIMIT", 10)
+    assert memory.is_cut([[n] for n in range(11)])
+    assert not memory.is_cut(list(range(1000)))
+    assert len(memory.tensors([np.ones(1) for _ in range(8)])) == 8
 
 
 class OnGpu(np.ndarray):
@@ -282,8 +282,8 @@ NESTINGS = st.lists(st.sampled_from(OUTER), min_size=1, max_size=4)
 
 
 def add(x, held, n, *, step):
-    for tensor in walk.tensors(held):
-        if not walk.holds_objects(tensor):
+    for tensor in memory.tensors(held):
+        if not memory.holds_objects(tensor):
             tensor += n
 
 
@@ -320,13 +320,13 @@ def test_a_reference_gets_copies_of_what_it_is_to_write(holder):
     """What holds a tensor is copied with it, or the reference must return what is expected."""
 
     def run(held, *, step):
-        for tensor in walk.tensors(held):
-            if not walk.holds_objects(tensor):
+        for tensor in memory.tensors(held):
+            if not memory.holds_objects(tensor):
                 tensor += 1 if step != 16 else 2
 
     def reference(held):
-        for tensor in walk.tensors(held):
-            if not walk.holds_objects(tensor):
+        for tensor in memory.tensors(held):
+            if not memory.holds_objects(tensor):
                 tensor += 1
 
     t = np.zeros(4)

@@ -12,14 +12,14 @@ from paths import quick
 
 from autotuned import Check, autotune
 from autotuned.errors import CallError
-from autotuned.key import walk
+from autotuned.key import memory
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
 
 
 def add(x, held, n, *, step):
-    for tensor in walk.tensors(held):
-        if not walk.holds_objects(tensor):
+    for tensor in memory.tensors(held):
+        if not memory.holds_objects(tensor):
             tensor += n
 
 
@@ -77,7 +77,7 @@ def test_a_listed_parameter_that_configs_set_is_no_tensor():
 
 
 def test_what_is_larger_than_a_walk_is_said(monkeypatch, caplog):
-    monkeypatch.setattr(walk, "LIMIT", 10)
+    monkeypatch.setattr(memory, "LIMIT", 10)
     tuned()(np.ones(2), [[n] for n in range(20)], 0.5)
     assert "argument 'held' holds more than 10 objects: tensors beyond those are not protected" in caplog.text
 

@@ -19,7 +19,7 @@ from pages import FENCED, ROOT, follow, read, steps
 from typer.testing import CliRunner
 
 import autotuned
-from autotuned import env, errors
+from autotuned import env, errors, options
 from autotuned.api import function, tuned
 from autotuned.gpu import device
 from autotuned.resolve import explain
@@ -179,8 +179,8 @@ def test_design_has_every_package_with_its_docstring_and_the_file_to_open_first(
 
 def test_reference_has_every_option():
     rows = {name: (default, text) for name, default, text in table("docs/reference.md", "## Environment")}
-    assert rows.keys() == {option.name for option in env.OPTIONS}
-    for option in env.OPTIONS:
+    assert rows.keys() == {option.name for option in options.OPTIONS}
+    for option in options.OPTIONS:
         assert rows[option.name][0].replace("`", "") == option.default
 
 

@@ -26,7 +26,8 @@ from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache, launcher
 from autotuned.triton_compat import compiled as compiledkernel
 from autotuned.tunable import configs
-from autotuned.tunable.call import Call, Tunable
+from autotuned.tunable.call import Call
+from autotuned.tunable.tunable import Tunable
 
 log = logging.getLogger("autotuned")
 TICK_S = 0.25  # interval of `tick` while waiting for compilers
@@ -95,7 +96,7 @@ class CompileStream:
     @property
     def access(self) -> compiledkernel.Access | None:
         """What the configs compiled so far read and write; None if one does not tell."""
-        return compiledkernel.union(self._found)
+        return compiledkernel.union(self._found) if self._found else None
 
     def stream(
         self,
