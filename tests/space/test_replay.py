@@ -58,6 +58,29 @@ def test_a_replay_repeats_itself(spaces, tables):
     assert len({spaces.replay(tables[1], run, 3, 4) for _ in range(3)}) == 1
 
 
+# -- our own spaces, measured whole on a GPU ---------------------------------------------------------------------------
+
+OWN = sorted(bench.DATA.glob("*.csv.gz"))
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: "-".join(path.name.split("-")[:2]))
+def test_our_own_spaces_take_a_few_dozen_trials_and_a_handful_with_a_prior(path):
+    tables = [bench.load(one) for one in OWN if one.name.split("-")[0] == path.name.split("-")[0]]
+    table = next(one for one in tables if path.name.startswith(one.name))
+    found = bench.runs(table, tables)
+    assert bench.replay(table, found["guided"], 0, 16) <= (100 if "attention" in path.name else 40)
+    assert bench.replay(table, found["guided, 20 times"], 0, 16) <= 8
+
+
+def test_they_are_three_kernels_at_two_shapes_and_whole():
+    record_spaces = pytest.importorskip("record_spaces")
+    found = [space_tables.read(path) for path in OWN]
+    assert sorted(one.facts["kernel"] for one in found) == sorted(2 * [*record_spaces.PROBLEMS])
+    for one in found:
+        assert len(one.rows) == record_spaces.PROBLEMS[one.facts["kernel"]].space.members().size
+        assert one.facts["together"] and "wrong" not in {status for _, status in one.rows.values()}
+
+
 # -- the recorder -----------------------------------------------------------------------------------------------------
 
 
