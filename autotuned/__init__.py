@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from autotuned._startup import imported
+
 if TYPE_CHECKING:
     from triton import Config
 
     from autotuned import errors
+    from autotuned import experimental as experimental
     from autotuned.api.decorator import autotune
     from autotuned.api.freeze import freeze
     from autotuned.api.function import TunedFunction
@@ -106,10 +109,10 @@ _HOMES = {
 if not TYPE_CHECKING:  # a type checker must report unknown names
 
     def __getattr__(name: str) -> Any:
-        if name == "errors":  # a module
-            return importlib.import_module("autotuned.errors")
+        if name in ("errors", "experimental"):  # modules
+            return importlib.import_module(f"autotuned.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'autotuned' has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        value = getattr(imported(_HOMES[name]), name)
         globals()[name] = value
         return value

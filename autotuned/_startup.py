@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -84,6 +87,22 @@ class Frozen:
         return type(self)(**{**self.fields(), **changes})
 
 
+def imported(name: str) -> Any:
+    """A module, imported without garbage collections if they are on.
+
+    All that an import makes stays. Ten collections would look at it, one of them also at what torch and Triton made
+    before: 2 of 17 ms until a stored choice's first launch (Python 3.11).
+    """
+    # `__import__`, since `importlib.import_module` takes 17 calls of Python for a module that is there.
+    if name in sys.modules or not gc.isenabled():
+        return __import__(name, None, None, ("",))
+    gc.disable()
+    try:
+        return __import__(name, None, None, ("",))
+    finally:
+        gc.enable()
+
+
 class Later(ModuleType):
     """A module that is imported when one of its attributes is first read.
 
@@ -91,8 +110,7 @@ class Later(ModuleType):
     """
 
     def __getattr__(self, name: str) -> Any:
-        # As `importlib.import_module`, which takes 17 calls of Python for a module that is there.
-        return getattr(__import__(self.__name__, None, None, ("",)), name)
+        return getattr(imported(self.__name__), name)
 
 
 def later(name: str) -> Any:
@@ -106,7 +124,36 @@ def loaded(name: str) -> Any:
     return importlib.import_module(full) if full in sys.modules else None
 
 
-def after_fork(in_child: Callable[[], object], **others: Callable[[], object]) -> None:
-    """Register what to do in a forked child, and others of `os.register_at_fork`, where processes fork."""
+def after_fork(in_child: Callable[[], object]) -> None:
+    """Register what to do in a forked child, where processes fork."""
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=in_child, **others)
+        os.register_at_fork(after_in_child=in_child)
+
+
+def _wait_for_imports() -> None:
+    """Before a fork: wait for other threads that import something for this package, which a child never could."""
+    end = time.monotonic() + IMPORT_S
+    while time.monotonic() < end:
+        frames = sys._current_frames()
+        frames.pop(threading.get_ident(), None)
+        if not any(map(_imports, frames.values())):
+            return
+        time.sleep(0.001)
+
+
+def _imports(frame: Any) -> bool:
+    """Whether a thread is importing something, and this package is among those that ask for it."""
+    is_importing = False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_importing and file.startswith(_HOME):
+            return True
+        is_importing = is_importing or file.startswith("<frozen importlib")
+        frame = frame.f_back
+    return False
+
+
+IMPORT_S = 5.0  # longest wait for imports before a fork: one of them may wait for what the forking thread imports
+_HOME = os.path.dirname(__file__) + os.sep
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_wait_for_imports)

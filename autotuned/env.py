@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from autotuned import _native
-from autotuned._startup import Frozen
 
 Mode = Literal["auto", "serve", "strict", "search", "off"]
 Launcher = Literal["c", "python", "triton", "verify"]
@@ -29,49 +28,18 @@ _Value = TypeVar("_Value", bound=str)
 _Default = TypeVar("_Default", bound=str)
 
 
-class Option(Frozen):
-    """An environment variable: name, default in words, and effect."""
-
-    name: str
-    default: str
-    help: str
-
-
-OPTIONS = (
-    Option("AUTOTUNED_MODE", "auto", f"What a call does when nothing is stored for it: {', '.join(MODES)}."),
-    Option("AUTOTUNED_CACHE_DIR", "the user's cache folder", "Where records are kept. '~' is expanded."),
-    Option("AUTOTUNED_CONFIG_PATH", "none", f"Folders of config files, separated by '{os.pathsep}'."),
-    Option("AUTOTUNED_RECORD", "none", "A file to record every distinct call of tuned kernels into."),
-    Option("AUTOTUNED_LOG", "warning", "Log level on stderr: debug, info, warning, error."),
-    Option(
-        "AUTOTUNED_LAUNCHER",
-        "c if it was built",
-        "Launch path: c, python, triton (Triton's own), or verify (c, each launch compared).",
-    ),
-    Option("AUTOTUNED_INSTALL", "set by autotuned run", f"What that command installs: {', '.join(INSTALLS)}."),
-    Option("AUTOTUNED_BINARIES", "set by autotuned run", "Where that command keeps what every Triton kernel compiled."),
-    Option("AUTOTUNED_SEAL", "none", f"What a search or a compilation of a tuned kernel is: {' or '.join(SEALS)}."),
-    Option("AUTOTUNED_COMPILE_WORKERS", "by cores and memory", "Configs compiled at once; 0 or 1: one by one."),
-    Option(
-        "AUTOTUNED_STORE", "none", "A shared store behind the cache folder: redis://, rediss://, file:///, s3://..."
-    ),
-    Option("AUTOTUNED_STORE_KEY", "none", "Signs what is sent to the shared store; what is not signed so is ignored."),
-    Option("AUTOTUNED_STORE_READ_ONLY", "0", "1: the shared store is asked and never written."),
-    Option("AUTOTUNED_STORE_WAIT_S", "0.3", "Seconds that a call waits for the shared store before it searches."),
-    Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
-)
-
 # Modes pushed by `with autotuned.mode(...)`. Process-wide: autograd runs backward kernels on its own threads.
 _pushed: list[Mode] = []
 _on_mode_change: list[Callable[[], None]] = []
 
 
-def _get(name: str) -> str:
+def get(name: str) -> str:
+    """A variable without blanks around it; "" if unset."""
     return os.environ.get(name, "").strip()
 
 
 def _choice(name: str, allowed: tuple[_Value, ...], default: _Default) -> _Value | _Default:
-    value = _get(name).lower()
+    value = get(name).lower()
     if not value:
         return default
     for one in allowed:
@@ -175,7 +143,7 @@ def cache_dir_set(folder: Path) -> Iterator[None]:
 
 def kept_binaries() -> str | None:
     """Where `autotuned run` asks its processes to keep compiled kernels; None for nowhere."""
-    return _get("AUTOTUNED_BINARIES") or None
+    return get("AUTOTUNED_BINARIES") or None
 
 
 def seal_kind() -> OnSeal | Literal[""]:
@@ -190,14 +158,14 @@ def is_of_the_process(value: Any) -> bool:
 
 def for_command(kind: str, startup: str, binaries: str = "") -> dict[str, str]:
     """The environment for a command of `autotuned run`; its Pythons first run the sitecustomize.py in `startup`."""
-    path = [startup, *(part for part in _get("PYTHONPATH").split(os.pathsep) if part)]
+    path = [startup, *(part for part in get("PYTHONPATH").split(os.pathsep) if part)]
     kept = {"AUTOTUNED_BINARIES": os.path.abspath(binaries)} if binaries else {}
     return {**os.environ, **kept, "AUTOTUNED_INSTALL": kind, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def compile_workers() -> int | None:
     """How many configs may compile at once, None if the user does not say; ValueError if it is not a number."""
-    text = _get("AUTOTUNED_COMPILE_WORKERS")
+    text = get("AUTOTUNED_COMPILE_WORKERS")
     if text and not text.isdecimal():
         raise ValueError(f"AUTOTUNED_COMPILE_WORKERS: expected a number of 0 or more, got {text!r}. Unset it.")
     return int(text) if text else None
@@ -205,7 +173,7 @@ def compile_workers() -> int | None:
 
 def notebook() -> str:
     """The notebook that Jupyter's server says this process runs; "" if unknown."""
-    return _get("JPY_SESSION_NAME")
+    return get("JPY_SESSION_NAME")
 
 
 # Processes per host, as torchrun, Slurm, Open MPI and MPICH tell each process.
@@ -214,24 +182,35 @@ _RANKS = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SI
 
 def local_ranks() -> int:
     """Number of processes of this job on this host, at least 1."""
-    texts = (_get(name).partition("(")[0] for name in _RANKS)  # Slurm writes "4(x2)" for two hosts of four
+    texts = (get(name).partition("(")[0] for name in _RANKS)  # Slurm writes "4(x2)" for two hosts of four
     return max([1, *(int(text) for text in texts if text.isdecimal())])
 
 
 def config_path() -> list[Path]:
     """Folders of `AUTOTUNED_CONFIG_PATH`, in order, `~` expanded."""
-    return [Path(part).expanduser() for part in _get("AUTOTUNED_CONFIG_PATH").split(os.pathsep) if part.strip()]
+    return [Path(part).expanduser() for part in get("AUTOTUNED_CONFIG_PATH").split(os.pathsep) if part.strip()]
 
 
 def cache_dir_setting() -> str:
     """`AUTOTUNED_CACHE_DIR` as given; "" if unset."""
-    return _get("AUTOTUNED_CACHE_DIR")
+    return get("AUTOTUNED_CACHE_DIR")
 
 
 def record_path() -> Path | None:
-    """The file of `AUTOTUNED_RECORD`, absolute, `~` expanded; None if unset."""
-    setting = _get("AUTOTUNED_RECORD")
-    return Path(setting).expanduser().absolute() if setting else None
+    """The file of `AUTOTUNED_RECORD`, absolute, `~` expanded; None if it is unset or names a store."""
+    setting = get("AUTOTUNED_RECORD")
+    return Path(setting).expanduser().absolute() if setting and not record_store() else None
+
+
+def record_store() -> str:
+    """URL of the store that `AUTOTUNED_RECORD` names, `-` for that of `AUTOTUNED_STORE`; "" for a file or nothing."""
+    setting = get("AUTOTUNED_RECORD")
+    return setting if setting == "-" or "://" in setting else ""
+
+
+def is_recorded() -> bool:
+    """Whether `AUTOTUNED_RECORD` is set."""
+    return bool(get("AUTOTUNED_RECORD"))
 
 
 def for_recording(path: Path) -> dict[str, str]:
@@ -270,17 +249,17 @@ connected: list[Any] = []  # shared stores given to `autotuned.connect`; the las
 
 def has_store() -> bool:
     """Whether a shared store is configured."""
-    return bool(connected or _get("AUTOTUNED_STORE"))
+    return bool(connected or get("AUTOTUNED_STORE"))
 
 
 def store_url() -> str:
     """URL of the shared store, secrets included; "" for none."""
-    return _get("AUTOTUNED_STORE")
+    return get("AUTOTUNED_STORE")
 
 
 def store_settings() -> dict[str, Any]:
     """The environment's settings of the shared store, as arguments of `autotuned.connect`; ValueError if invalid."""
-    wait, choices = _get("AUTOTUNED_STORE_WAIT_S"), ("0", "1")
+    wait, choices = get("AUTOTUNED_STORE_WAIT_S"), ("0", "1")
     try:
         given = {"wait_s": float(wait)} if wait else {}
     except ValueError:
@@ -288,7 +267,7 @@ def store_settings() -> dict[str, Any]:
         raise ValueError(problem) from None
     read_only = _choice("AUTOTUNED_STORE_READ_ONLY", choices, "0") == "1"
     # An empty key is not an unset one: if a secret failed to mount, unsigned records would be trusted.
-    key = _get("AUTOTUNED_STORE_KEY") if "AUTOTUNED_STORE_KEY" in os.environ else None
+    key = get("AUTOTUNED_STORE_KEY") if "AUTOTUNED_STORE_KEY" in os.environ else None
     return {"key": key, "read_only": read_only, **given}
 
 
@@ -307,20 +286,9 @@ def redacted(url: str) -> str:
     return f"{scheme}://{'***@' * bool(at)}{rest}{query}{'***' * bool(query)}{hash_mark}{fragment}"
 
 
-_SECRET: dict[str, Callable[[str], str]] = {
-    "AUTOTUNED_STORE": redacted,
-    "AUTOTUNED_STORE_KEY": lambda key: "***" if key else "",
-}
-
-
-def values() -> dict[str, str]:
-    """Each option's value ("" if unset) without secrets, for `autotuned doctor`."""
-    return {option.name: _SECRET.get(option.name, str)(_get(option.name)) for option in OPTIONS}
-
-
 def has_columns() -> bool:
     """Whether `COLUMNS` gives the terminal's width."""
-    return bool(_get("COLUMNS"))
+    return bool(get("COLUMNS"))
 
 
 _chose_interpreter = False  # whether `use_interpreter` was called in this process
@@ -356,17 +324,17 @@ def interpreter_put_back() -> Iterator[None]:
 
 def interpreter_requested() -> bool:
     """Whether `TRITON_INTERPRET` asks for Triton's interpreter."""
-    return _get("TRITON_INTERPRET").lower() in ("1", "true", "on", "yes", "y")
+    return get("TRITON_INTERPRET").lower() in ("1", "true", "on", "yes", "y")
 
 
 def triton_tool(name: str) -> str:
     """The path in a tool variable of Triton such as `TRITON_PTXAS_PATH`; "" if unset."""
-    return _get(name)
+    return get(name)
 
 
 def configure_logging() -> None:
     """Log to stderr at `AUTOTUNED_LOG`'s level; does nothing if that is unset."""
-    level = _get("AUTOTUNED_LOG").upper()
+    level = get("AUTOTUNED_LOG").upper()
     if not level:
         return
     if not isinstance(logging.getLevelName(level), int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from autotuned._startup import Frozen, after_fork
 
@@ -31,7 +31,7 @@ class Event(Frozen):
     reason: str = ""
 
 
-class Count(NamedTuple):
+class Count(Frozen):
     """Number of events and their total seconds."""
 
     events: int

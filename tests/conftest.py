@@ -34,10 +34,10 @@ GPU = _gpu_is_there()
 # Kernels for a pretended GPU are compiled in a process of their own: see `tests/project/test_compiled.py`.
 if not GPU and os.environ.get("AUTOTUNED_TESTS") != "compiled":
     os.environ.setdefault("TRITON_INTERPRET", "1")
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # The workers take all cores: threads of torch and NumPy would take them from each other.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Threads of torch and NumPy gain nothing on small tensors, spin while they wait for each other, and take the cores from
+# other workers.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tests write modules anew within a second, of equal size, which Python would take for compiled already.
 sys.dont_write_bytecode = True
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -157,6 +157,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Make warnings errors from here on: not while plugins are set up, which may warn of what they like."""
     session.config.addinivalue_line("filterwarnings", "error")
+    from hypothesis import HealthCheck, settings
+
+    # A busy machine is no failure: neither an example nor making it has a limit by the clock.
+    settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("suite")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotuned import env
+from autotuned import env, options
 
 
 @pytest.mark.parametrize("mode", ["auto", "serve", "strict", "search", "off"])
@@ -130,11 +130,11 @@ def test_the_cache_folder_is_read_as_it_stands(monkeypatch: pytest.MonkeyPatch) 
 def test_every_option_has_help_and_its_value_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AUTOTUNED_CACHE_DIR")
     monkeypatch.setenv("AUTOTUNED_LOG", "debug")
-    names = [option.name for option in env.OPTIONS]
+    names = [option.name for option in options.OPTIONS]
     assert len(set(names)) == len(names)
     assert all(name.startswith("AUTOTUNED_") for name in names)
-    assert all(option.help.endswith(".") and option.default for option in env.OPTIONS)
-    assert env.values() == {**dict.fromkeys(names, ""), "AUTOTUNED_LOG": "debug"}
+    assert all(option.help.endswith(".") and option.default for option in options.OPTIONS)
+    assert options.values() == {**dict.fromkeys(names, ""), "AUTOTUNED_LOG": "debug"}
 
 
 @pytest.mark.parametrize("value", ["1", "true", "ON", "yes", "y"])

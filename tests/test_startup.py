@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import os
 import pickle
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from functools import cached_property
 import pytest
 
 import autotuned
+from autotuned import _startup
 from autotuned._startup import Frozen, later, loaded
 from autotuned.triton_compat import ttir
 
@@ -126,3 +128,56 @@ def test_a_module_that_another_thread_is_importing_is_waited_for(tmp_path, monke
     assert loaded("slow_module").done
     thread.join()
     del sys.modules["autotuned.slow_module"]
+
+
+FORKED = """
+import concurrent.futures.thread, importlib.abc, os, signal, sys, threading, time
+import autotuned
+from autotuned import _startup
+from autotuned._startup import later
+
+begun, go_on = threading.Event(), threading.Event()
+
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            begun.set()
+            go_on.wait(60)
+
+
+sys.meta_path.insert(0, Slow())
+thread = threading.Thread(target=lambda: later("serving.restored").restored)
+thread.start()
+begun.wait(60)
+threading.Timer(0.2, go_on.set).start()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    import autotuned.serving.restored
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("slow", ["autotuned.serving.restored", "autotuned.binaries.serve"])
+def test_a_child_that_is_forked_while_a_thread_imports_a_part_can_import_it_too(slow: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED, slow], capture_output=True, text=True, timeout=90
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_fork_waits_for_no_thread_that_imports_nothing_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, started = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (started.set(), stop.wait(60)))
+    thread.start()
+    started.wait(60)
+    slept: list[float] = []
+    monkeypatch.setattr(_startup.time, "sleep", slept.append)
+    _startup._wait_for_imports()
+    stop.set()
+    thread.join()
+    assert slept == []

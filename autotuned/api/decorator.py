@@ -15,7 +15,7 @@ from autotuned.resolve.request import Options, checked_members
 from autotuned.triton_compat import kernel as triton_names
 from autotuned.triton_compat import versions
 from autotuned.tunable import configs
-from autotuned.tunable.call import Hooks, Names, Tunable, checked_names
+from autotuned.tunable.call import Hooks, Names, checked_names
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from triton import Config
 
+    from autotuned.api import tuned
     from autotuned.api.function import TunedFunction
     from autotuned.api.overloads import Decorator
     from autotuned.configfiles import nearest_shape as neighbours
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from autotuned.search.safety import check as checks
     from autotuned.space import declared, strategies
     from autotuned.space.space import Space
+    from autotuned.tunable.tunable import Tunable
 else:
-    checks, benches = later("search.safety.check"), later("search.do_bench")
+    checks, benches, tuned = later("search.safety.check"), later("search.do_bench"), later("api.tuned")
     neighbours, declared = later("configfiles.nearest_shape"), later("space.declared")
 
 # name= of a kernel -> its fingerprint and where it is defined.
@@ -188,8 +190,6 @@ class _Given(Frozen):
         return self._function(fn, name)
 
     def _kernel(self, tunable: TunableKernel) -> Any:
-        from autotuned.api.tuned import Decorated, Decoration
-
         self._refuse_shared_name(tunable)
         if self.distributions:
             raise DecorationError(
@@ -197,9 +197,9 @@ class _Given(Frozen):
                 f"{list(self.distributions)}. Put other dependencies of the choice into version=."
             )
         listed, names = self._checked_configs(tunable), self._argument_names(tunable)
-        return Decorated(
+        return tuned.Decorated(
             tunable,
-            Decoration(names, listed, self.prune, self.hooks, self.do_bench),
+            tuned.Decoration(names, listed, self.prune, self.hooks, self.do_bench),
             lambda configs, pruner: self._options(tunable, names, configs, pruner),
         )
 

@@ -68,7 +68,7 @@ class TunedFunction(Named, Generic[Function, Places]):
         self._local = threading.local()
         self._seen = (configs, len(configs))
         self.tuner = Tuner(tunable, options(lambda: self.configs), self._note, lambda call: None, self._note_written)
-        if env.record_path() is not None:
+        if env.is_recorded():
             recorder.begin_if_asked()
 
     if TYPE_CHECKING:

@@ -17,12 +17,10 @@ from autotuned.typed_json import Json
 def announce(tuner: Any, key: Any, choice: Choice) -> None:
     """Report a choice, with its key in Triton's layout, as Triton's own tuner does.
 
-    Sets `bench_time` after a search, calls `knobs.autotuning.listener` if this Triton has one, and prints after a
-    search if `TRITON_PRINT_AUTOTUNING` is set.
+    Calls `knobs.autotuning.listener` if this Triton has one, and prints after a search if `TRITON_PRINT_AUTOTUNING`
+    is set.
     """
     fresh = choice.origin is Origin.SEARCH
-    if fresh and choice.record is not None:
-        tuner.bench_time = choice.record.provenance.get("seconds")
     listener = toolchain.autotuning_listener()
     if listener is not None:
         listener(

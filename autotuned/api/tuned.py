@@ -17,7 +17,6 @@ from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key.key import is_tensor, sizes_of
 from autotuned.launch import launcher
-from autotuned.resolve import places
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
 from autotuned.store.choice import Choice, Origin
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from autotuned.api.static import Autotuner, Base
     from autotuned.launch import grid_program
     from autotuned.recording import recorder
+    from autotuned.resolve import places
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
     from autotuned.tunable import readers
@@ -41,7 +41,7 @@ else:
     from triton.runtime.autotuner import Autotuner
 
     Base = launcher.base()
-    grid_program, readers = later("launch.grid_program"), later("tunable.readers")
+    grid_program, places, readers = map(later, ("launch.grid_program", "resolve.places", "tunable.readers"))
     recorder, triton_listener = later("recording.recorder"), later("api.triton_listener")
 
 _TRITON_RUN = kernel.own_run()
@@ -159,7 +159,7 @@ class Tuned(Base, Autotuner, Named):
         self._measured: Choice | None = None  # the latest choice that was measured or stored
         self._told: weakref.WeakValueDictionary[int, Choice] = weakref.WeakValueDictionary()
         self.tuner = self._make_tuner(tunable, options(lambda: self.configs, self._pruner))
-        if env.record_path() is not None:
+        if env.is_recorded():
             recorder.begin_if_asked()
 
     def _make_tuner(self, tunable: TunableKernel, options: Options) -> Tuner:
@@ -299,7 +299,9 @@ class Tuned(Base, Autotuner, Named):
         if choice.record is not None and self._told.get(id(choice)) is not choice:
             self._told[id(choice)] = self._measured = choice
             self.__dict__.pop("configs_timings", None)
-            if choice.origin is Origin.SEARCH or kernel.autotuning_listener() is not None:
+            if choice.origin is Origin.SEARCH:
+                self.bench_time = choice.record.provenance.get("seconds")
+            if kernel.autotuning_listener() is not None or kernel.prints_autotuning():
                 triton_listener.announce(self, key, choice)
 
     def _note_written(self, names: list[str]) -> None:

@@ -16,7 +16,8 @@ from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key.key import Key
 from autotuned.resolve import sealing
 from autotuned.search import failures
-from autotuned.triton_compat import kernel
+from autotuned.store import layout
+from autotuned.triton_compat import fingerprint, kernel
 
 if TYPE_CHECKING:
     from autotuned.dropin import order, raced
@@ -280,6 +281,7 @@ def adopt(tuner: Any) -> Memory:
     """Give one of Triton's tuners a cache that asks the store."""
     with _adopting:
         if type(tuner.cache) is not Memory:
+            fingerprint.begin(layout.root())
             tuner.cache = Memory(tuner.cache, lambda: None)
         memory: Memory = tuner.cache
         return memory

@@ -14,7 +14,7 @@ from autotuned import env
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
 from autotuned.remote import connection
-from autotuned.resolve import sealing, sources
+from autotuned.resolve import fallback, sealing, sources
 from autotuned.resolve.request import OWN_TIMER, Context, trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions
@@ -162,7 +162,7 @@ class Seed:
 
     def first_that_compiles(self, call: Call, configs: Sequence[Any]) -> Any:
         """The first config that compiles and loads, else the first: its launch reports the error."""
-        return sources.first_that_compiles(self.tunable, _plain(call), configs)
+        return fallback.first_that_compiles(self.tunable, _plain(call), configs)
 
     def warn_once(self, message: str, about: str = "untuned", *more: Any) -> None:
         """Warn once about this kernel."""

@@ -260,8 +260,11 @@ class Walk:
 
     def _module(self, name: str, module: ModuleType, whole: bool) -> None:
         """Record a foreign module by name, an own module by what is read of it (all of it if it is passed on)."""
-        is_own = naming.package_of_module(module) == self.package or sys.modules.get(module.__name__) is not module
-        if not is_own and module.__name__ not in ("triton", "triton.language"):
+        is_plain = sys.modules.get(module.__name__) is module
+        if is_plain and module.__name__ in ("triton", "triton.language") and self.package != "triton":
+            return
+        is_own = not is_plain or naming.package_of_module(module) == self.package
+        if not is_own:
             self.lines.append(f"{name} -> module {naming.home_of(module.__name__)}")
         elif is_own and whole and id(module) not in self._open:
             self._open[id(module)] = name

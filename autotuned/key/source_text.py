@@ -11,13 +11,16 @@ import os
 import textwrap
 import tokenize
 from collections.abc import Iterator
+from functools import lru_cache
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, AnyStr
+
+from autotuned._startup import Frozen
 
 _SKIPPED_TOKENS = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 
 
-class Body(NamedTuple):
+class Body(Frozen):
     """A function and, for a Triton function, the text that Triton compiles.
 
     Triton functions may share the Python function and differ in text (`_unsafe_update_src`).
@@ -152,26 +155,37 @@ def _lambda_source(function: FunctionType) -> str | None:
 
     Several in one line are distinguished by their byte code, as Python 3.10 records no columns.
     """
+    line = function.__code__.co_firstlineno
     try:
         module = "".join(_lines_of(function))
-        tree = ast.parse(module)
+        segments = _lambdas(module).get(line, [])
+        if len(segments) > 1:
+            segments = [segments[index] for index in _of_same_code(ast.parse(module), line, function.__code__)]
     except (OSError, TypeError, SyntaxError, ValueError):
         return None
-    line = function.__code__.co_firstlineno
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
-    segments = [ast.get_source_segment(module, node) for node in nodes]
-    if len(nodes) > 1:
-        segments = [segments[index] for index in _of_same_code(tree, nodes, function.__code__)]
     return segments[0] if segments else None
 
 
-def _of_same_code(tree: ast.Module, nodes: list[ast.Lambda], code: CodeType) -> list[int]:
+@lru_cache(16)
+def _lambdas(module: str) -> dict[int, list[str]]:
+    """The texts of a file's lambdas by their first line; kept, as parsing the file takes longer than all the rest."""
+    found: dict[int, list[str]] = {}
+    lines = module.encode().splitlines(keepends=True)
+    for node in _lambda_nodes(ast.parse(module)):
+        end = node.end_lineno or node.lineno, node.end_col_offset or 0
+        found.setdefault(node.lineno, []).append(_slice(lines, (node.lineno, node.col_offset), end).decode())
+    return found
+
+
+def _lambda_nodes(tree: ast.Module) -> list[ast.Lambda]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
+
+
+def _of_same_code(tree: ast.Module, line: int, code: CodeType) -> list[int]:
+    nodes = [node for node in _lambda_nodes(tree) if node.lineno == line]
     for index, node in enumerate(nodes[:14]):
         ast.increment_lineno(node, 100_000 << index)  # a unique line for each, even if nested
-    try:
-        compiled = compile(tree, code.co_filename, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
-        return []
+    compiled = compile(tree, code.co_filename, "exec", dont_inherit=True)
     inners = {inner.co_firstlineno: inner for inner in codes(compiled) if inner.co_name == "<lambda>"}
     wanted = _bytecode_text(code), code.co_freevars
     found = {line: (_bytecode_text(inner), inner.co_freevars) for line, inner in inners.items()}
@@ -205,11 +219,11 @@ def _spelling(token: tokenize.TokenInfo) -> str:
     return "<newline>" if token.type == tokenize.NEWLINE else token.string
 
 
-def _slice(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
+def _slice(lines: list[AnyStr], start: tuple[int, int], end: tuple[int, int]) -> AnyStr:
     block = lines[start[0] - 1 : end[0]]
     block[-1] = block[-1][: end[1]]
     block[0] = block[0][start[1] :]
-    return "".join(block)
+    return block[0][:0].join(block)
 
 
 def _bytecode_text(code: CodeType) -> str:

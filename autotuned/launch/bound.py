@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import later
 from autotuned.launch import codegen
-from autotuned.tunable.call import Tunable, refuse_grid
+from autotuned.tunable.call import refuse_grid
 
 if TYPE_CHECKING:
     from autotuned.key import memory
     from autotuned.launch import driver_call
+    from autotuned.tunable.tunable import Tunable
 else:
     driver_call, memory = later("launch.driver_call"), later("key.memory")
 
@@ -139,15 +141,18 @@ def launching(run: Run, again: Run | None) -> Run:
         return run
 
     def launch(values: tuple[Any, ...], grid: Any) -> Any:
-        seen: list[Any] = []
+        least: list[int] = []
 
-        def noted(meta: Any) -> Any:
-            seen[:] = [grid(meta)]
-            return seen[0]
+        def note(sizes: Any) -> Any:
+            with suppress(TypeError):  # no grid: the launch says so
+                least.append(min(map(index, sizes)))
+            return sizes
 
-        launched = run(values, noted if callable(grid) else grid)
-        sizes = seen[0] if seen else grid
-        return again(values, grid) if min(map(index, sizes)) <= 0 else launched
+        # A callable's sizes are read within the launch: the interpreter's tensors are numbers until it ends.
+        launched = run(values, (lambda meta: note(grid(meta))) if callable(grid) else grid)
+        if not callable(grid):
+            note(grid)
+        return again(values, grid) if least and least[-1] <= 0 else launched
 
     return launch
 

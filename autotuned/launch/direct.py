@@ -14,11 +14,12 @@ from autotuned.key.key import PLAIN
 from autotuned.launch import bound, codegen
 from autotuned.launch.bound import Bound, Run
 from autotuned.triton_compat import compiled, kernel
-from autotuned.tunable.call import Call, Tunable
+from autotuned.tunable.call import Call
 
 if TYPE_CHECKING:
     from autotuned.launch import driver_call
     from autotuned.triton_compat import launcher
+    from autotuned.tunable.tunable import Tunable
 else:
     driver_call, launcher = later("launch.driver_call"), later("triton_compat.launcher")
 

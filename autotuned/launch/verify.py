@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from autotuned.launch.bound import Bound
     from autotuned.launch.launcher import Launcher
-    from autotuned.tunable.call import Tunable
+    from autotuned.tunable.tunable import Tunable
 else:
     Protocol = object
 

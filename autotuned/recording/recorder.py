@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import env
 from autotuned._startup import after_fork
-from autotuned.errors import EncodingError, RecordingError
+from autotuned.errors import EncodingError, OptionError, RecordingError, StoreError
 from autotuned.key import naming, opaque, source
 from autotuned.launch.bound import Bound
 from autotuned.launch.table import PyLauncher
 from autotuned.recording import arguments, grids
 from autotuned.recording.file import RecordedCall, Writer
+from autotuned.recording.sending import Sender
 from autotuned.resolve import active
 from autotuned.resolve.chooser import Chooser
 from autotuned.triton_compat import kernel
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autotuned")
 
-_refused: set[Path] = set()  # files of AUTOTUNED_RECORD that cannot be written, to warn once
+_refused: set[Path | str] = set()  # files and stores of AUTOTUNED_RECORD that cannot be written, to warn once
 FLUSH_S, FLUSH_SHARE = 1.0, 0.05  # interval of writing counts: this long, plus this share of the run time
 Grids = dict[Any, "Counter"]  # sizes, or None for a callable -> the counter
 
@@ -51,13 +52,14 @@ class Recorder:
 
     Args:
         path: Appended to if it exists.
+        sender: Sends the file to a shared store.
 
     Raises:
         OSError: It cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, sender: Sender | None = None) -> None:
+        self.path, self._sender = path, sender
         self._writer = Writer(path)
         self._lock = threading.Lock()
         self._counters: dict[str, Counter] = {}
@@ -75,7 +77,7 @@ class Recorder:
             counter.told = counter.total
         self._lock = threading.Lock()
         threading.Thread(target=self._flush_now_and_then, name="autotuned-record", daemon=True).start()
-        atexit.register(self.flush)
+        atexit.register(self._end)
         processes = sys.modules.get("multiprocessing.util")
         if processes is not None:  # its forked children run no `atexit` handlers
             processes.Finalize(None, self.flush, exitpriority=1)
@@ -87,6 +89,18 @@ class Recorder:
     def _flush_now_and_then(self) -> None:
         while not self._stopped.wait(FLUSH_S + FLUSH_SHARE * (time.monotonic() - self._start)):
             self.flush()
+            self._send(now=False)
+
+    def _send(self, now: bool) -> None:
+        if self._sender is not None:
+            try:
+                self._sender.send(now)
+            except StoreError as error:
+                self._say("it is not sent", error)
+
+    def _end(self) -> None:
+        self.flush()
+        self._send(now=True)
 
     def flush(self) -> None:
         """Write the counts that are not in the file yet."""
@@ -102,8 +116,8 @@ class Recorder:
     def close(self) -> None:
         """Write the remaining counts and close the file."""
         self._stopped.set()
-        atexit.unregister(self.flush)
-        self.flush()
+        atexit.unregister(self._end)
+        self._end()
         with self._lock:
             self._counters.clear()
             self._writer.close()
@@ -249,9 +263,9 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
         recorder.close()
 
 
-def _started(path: Path) -> Recorder:
+def _started(path: Path, sender: Sender | None = None) -> Recorder:
     try:
-        recorder = Recorder(path.expanduser().absolute())
+        recorder = Recorder(path.expanduser().absolute(), sender)
     except OSError as error:
         raise RecordingError(
             f"{path}: expected a file to record calls into, and it cannot be written: {error.strerror or error}.",
@@ -263,14 +277,18 @@ def _started(path: Path) -> Recorder:
 
 
 def begin_if_asked() -> None:
-    """Start recording if `AUTOTUNED_RECORD` names a file; may be called twice."""
-    path = env.record_path()
-    if path is None or path in _refused or any(recorder.path == path for recorder in active.recorders):
+    """Start recording if `AUTOTUNED_RECORD` names a file or a store; may be called twice."""
+    store = env.record_store()
+    path: Path | str | None = store or env.record_path()
+    if path is None or path in _refused:
         return
     try:
-        _started(path)
-    except RecordingError as error:
-        _refused.add(path)
+        sender = Sender(store) if store else None
+        path = sender.path if sender is not None else Path(path)
+        if not any(recorder.path == path for recorder in active.recorders):
+            _started(path, sender)
+    except (RecordingError, OptionError, StoreError, ValueError) as error:
+        _refused.add(store or path)
         log.warning("AUTOTUNED_RECORD: nothing is recorded: %s", error)
 
 

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +16,6 @@ from autotuned import disk, env
 from autotuned.errors import StoreError
 from autotuned.key.key import Key
 from autotuned.remote import ending, outbox
-from autotuned.remote.keeping import Keeping
 from autotuned.remote.place import MAX_RECORD_BYTES, Place, record_name
 from autotuned.remote.worker import LATER, SENT, Job, Worker
 from autotuned.store import better, layout, locks, records
@@ -25,6 +25,7 @@ log = logging.getLogger("autotuned")
 
 _ASKED_AGAIN_S = 60.0
 _MANY, _FEW = 100, 4  # keys asked for in one job: in one round trip, or in one each
+PATIENCE_S = 5.0  # longest wait for the lock around keeping; work under it takes milliseconds
 TRIES = 8  # attempts to replace what others replace at the same time
 Backend = Any  # `RedisServer` or `FileSystem`: each needs a package that may not be there
 Then = Callable[[Key, TuningRecord], Any]
@@ -39,6 +40,11 @@ class _Lease(NamedTuple):
     due: float  # when to renew it
     thread: int  # the one that searches
     has_ended: bool = False
+
+
+def _keeping() -> AbstractContextManager[object]:
+    """A lock around reading, joining and keeping a record, between threads and processes, and nested."""
+    return locks.polled(layout.root() / layout.LOCKS / "shared-store.lock", PATIENCE_S)
 
 
 class Asked:
@@ -75,7 +81,6 @@ class Client:
     def _begin(self) -> None:
         self._owner = os.getpid()
         self._lock = threading.Lock()
-        self._keeping = Keeping(getattr(self, "_keeping", None))  # around reading, joining and keeping a record
         self._worker = Worker(self.place.retry_s, self._say_failure, self._idle)
         self._leases: dict[str, _Lease] = {}  # by digest
         self._unsent: dict[str, tuple[TuningRecord, bool, int]] = {}  # what could not be written to disk
@@ -135,7 +140,7 @@ class Client:
             return False
 
     def _backend(self) -> Any:
-        with ending.opening, self._lock:
+        with self._lock:
             if self._opened is None:
                 self._opened = backend_of(self.place)
                 ending.flush_before_executors_end()
@@ -151,7 +156,7 @@ class Client:
             found = None if data is None else self.believed(key.digest, data)
             if found is None:
                 continue
-            with self._keeping:
+            with _keeping():
                 is_old = tries and disk.stamp(layout.record_path(key)) != stamps[name]
                 kept = None if is_old else self._adopt(key, found)
             if is_old:
@@ -186,7 +191,7 @@ class Client:
         Returns:
             The record that was kept; None if nothing changed.
         """
-        with self._keeping:
+        with _keeping():
             return self._joined(key, self._marked(found), is_later)
 
     def _joined(self, key: Key, found: TuningRecord, is_later: bool) -> TuningRecord | None:
@@ -231,7 +236,7 @@ class Client:
     def _put(self, found: TuningRecord, again: bool, fence: int) -> bool:
         """Put a record into the outbox, keep it, and send it; returns whether it was kept."""
         digest, path = found.key.digest, layout.record_path(found.key)
-        with self._keeping:
+        with _keeping():
             letter = outbox.put(self._box, path, again, fence)  # first: a killed process sends it later
             kept = records.keep(found)
         if letter is None or not kept:
@@ -298,7 +303,7 @@ class Client:
 
     def _keep_sent(self, found: TuningRecord, merged: TuningRecord) -> None:
         """Keep the merged record, unless another was measured here meanwhile."""
-        with self._keeping:
+        with _keeping():
             own = records.read_of(found.key)
             if own is None or better.is_same(own, found):
                 records.keep(merged)

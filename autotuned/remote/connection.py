@@ -59,7 +59,7 @@ def connect(
         url: `redis://`, `rediss://`, or what fsspec opens, such as `s3://bucket/folder` or `file:///mnt/shared`.
         namespace: Keeps users of one server apart; default: what follows a `#` in the URL, else "default".
         key: Signs what is sent; anything not signed with it is ignored. Default: `AUTOTUNED_STORE_KEY`.
-        read_only: Send nothing.
+        read_only: Send nothing; `AUTOTUNED_STORE_READ_ONLY=1` says so for every store.
         wait_s: Longest time in seconds that a call waits instead of searching.
         lease_s: Seconds after which the lease of a dead host ends.
         retry_s: Seconds without requests after a failure.
@@ -71,7 +71,8 @@ def connect(
     Raises:
         OptionError: The URL or an option is invalid.
     """
-    key = key if key is not None else env.store_settings()["key"]
+    settings = env.store_settings()
+    key, read_only = settings["key"] if key is None else key, read_only or settings["read_only"]
     return Connection(_client(place.place(
         url, namespace=namespace, key=key, read_only=read_only, wait_s=wait_s, lease_s=lease_s, retry_s=retry_s,
         options=options,

@@ -14,8 +14,6 @@ from autotuned._startup import after_fork
 EXIT_S = 2.0  # time for sending at exit; the next process sends the rest
 
 clients: weakref.WeakSet[Any] = weakref.WeakSet()
-#: Held while a client's package is imported: a child that is forked meanwhile could never import it.
-opening = threading.RLock()
 _ends: list[float] = []
 
 
@@ -41,7 +39,6 @@ def flush_before_executors_end() -> None:
 def _after_fork_in_child() -> None:
     for client in list(clients):
         client.after_fork()
-    opening.release()
 
 
-after_fork(_after_fork_in_child, before=opening.acquire, after_in_parent=opening.release)
+after_fork(_after_fork_in_child)

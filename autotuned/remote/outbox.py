@@ -36,8 +36,14 @@ def folder(store: str) -> Path:
 
     Its name is a salted digest, which reveals nothing about the store.
     """
-    name = hmac.new(_salt(layout.root() / layout.SALT), store.encode("utf-8", "replace"), hashlib.sha256)
-    return layout.root() / layout.OUTBOX / name.hexdigest()[:16]
+    return layout.root() / layout.OUTBOX / salted(store)
+
+
+def salted(text: str) -> str:
+    """A short digest of a text that another cache folder has another one of: hosts may share name and paths."""
+    return hmac.new(_salt(layout.root() / layout.SALT), text.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[
+        :16
+    ]
 
 
 def _salt(path: Path) -> bytes:

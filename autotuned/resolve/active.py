@@ -3,48 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import Protocol
-
 if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Protocol
+
     from autotuned.key.key import Key
     from autotuned.resolve.request import Question
     from autotuned.store.choice import Choice
     from autotuned.tunable.call import Call
     from autotuned.typed_json import Json
 
+    class Agreement(Protocol):
+        """Ranks that choose together, see `autotuned.sync`."""
 
-class Agreement(Protocol):
-    """Ranks that choose together, see `autotuned.sync`."""
+        def choose(self, question: Question, alone: Any, do_bench: Any) -> Choice:
+            """The choice of all ranks; `alone` is this rank's chooser."""
 
-    def choose(self, question: Question, alone: Any, do_bench: Any) -> Choice:
-        """The choice of all ranks; `alone` is this rank's chooser."""
+        def leave(self, key: Key) -> None:
+            """Let this rank choose alone for a key."""
 
-    def leave(self, key: Key) -> None:
-        """Let this rank choose alone for a key."""
+        def proposals(self, mine: Mapping[str, Json]) -> Mapping[str, Json]:
+            """Newer choices that any rank has found, by digest."""
 
-    def proposals(self, mine: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Newer choices that any rank has found, by digest."""
+        def all_ready(self, agreed: Mapping[str, Json], impossible: Collection[str]) -> Collection[str]:
+            """Digests of the keys whose newer choice every rank has ready."""
 
-    def all_ready(self, agreed: Mapping[str, Json], impossible: Collection[str]) -> Collection[str]:
-        """Digests of the keys whose newer choice every rank has ready."""
+    class Recorder(Protocol):
+        """Writes calls down, see `autotuned.record`."""
 
+        path: Path
 
-class Recorder(Protocol):
-    """Writes calls down, see `autotuned.record`."""
+        def begin_process(self) -> None:
+            """Start what each process needs, also after a fork."""
 
-    path: Path
+        def note(self, tuner: Any, call: Call) -> Any:
+            """Record a call that missed the launch table."""
 
-    def begin_process(self) -> None:
-        """Start what each process needs, also after a fork."""
-
-    def note(self, tuner: Any, call: Call) -> Any:
-        """Record a call that missed the launch table."""
-
-    def watched(self, tuner: Any, ready: Any) -> Any:
-        """A bound launch that records its calls."""
+        def watched(self, tuner: Any, ready: Any) -> Any:
+            """A bound launch that records its calls."""
 
 
 # Kept here, since most processes never import what fills them.

@@ -4,39 +4,40 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
 from autotuned._startup import later
 from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
-from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
-from autotuned.resolve import active, sealing, sources
-from autotuned.resolve.request import Chosen, Context, Options, Question, State
+from autotuned.resolve import active, sources
+from autotuned.resolve.request import Chosen, Context, Options, Question, State, is_sealed, may_be_sealed, spell
 from autotuned.store import conditions, layout, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, each
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.call import Call, Tunable, refuse_conflicts
+from autotuned.tunable.call import Call, refuse_conflicts
 from autotuned.tunable.configs import Pruner
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
-    from autotuned.resolve import advice, explain, fleet, searcher
+    from autotuned.resolve import advice, explain, fallback, fleet, sealing, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
     from autotuned.space import declared
     from autotuned.store import locks
     from autotuned.tunable import readers
+    from autotuned.tunable.tunable import Tunable
 else:
-    explain, searcher, advice = map(later, ("resolve.explain", "resolve.searcher", "resolve.advice"))
-    lookup, declared, fleet = map(later, ("configfiles.lookup", "space.declared", "resolve.fleet"))
-    exclusions, failures, locks, readers = map(
-        later, ("search.exclusions", "search.failures", "store.locks", "tunable.readers")
-    )
+    advice, explain, fleet = map(later, ("resolve.advice", "resolve.explain", "resolve.fleet"))
+    fallback = later("resolve.fallback")
+    sealing, searcher, lookup = map(later, ("resolve.sealing", "resolve.searcher", "configfiles.lookup"))
+    declared, exclusions, failures = map(later, ("space.declared", "search.exclusions", "search.failures"))
+    locks, readers = later("store.locks"), later("tunable.readers")
 
 log = logging.getLogger("autotuned")
 
@@ -78,7 +79,7 @@ class Chooser:
 
     def part(self, call: Call) -> Json:
         """Call part of the key; needs no context."""
-        return call_part(self.options.spec, call.arguments, call.options, self.tunable.name, opaque.spell)
+        return call_part(self.options.spec, call.arguments, call.options, self.tunable.name, spell)
 
     def candidates(self, call: Call) -> Live:
         """Live configs of a call by identity, in order: those that the pruner keeps and the grid launches.
@@ -107,7 +108,7 @@ class Chooser:
         """Add the untuned config to the candidates, so that nothing is chosen that loses to it."""
         live.untuned = next(iter(live), None)
         if self.options.default is not None and len(live) > 1:
-            found = sources.candidate(
+            found = fallback.candidate(
                 self.tunable, live, lambda: self.default_for(call, live),
                 lambda one: one is self.options.default or self.allows(call, one, live),
             )  # fmt: skip
@@ -196,7 +197,7 @@ class Chooser:
         live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
         if mode == "off" and len(live) > 1 and self.options.default is None:
-            return Chosen(call, self._first_that_compiles(call, live), live)
+            return Chosen(call, self.first_that_compiles(call, live), live)
         choice = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
         question = self.question(call, live, mode, search=search) if choice is None else None
         self.state.lookup_s += time.perf_counter() - start
@@ -240,15 +241,15 @@ class Chooser:
         lookup.report(self.tunable.name, mode == "strict")
         return seen.choice
 
-    def _places(self, question: Question) -> list[Place]:
+    def _places(self, question: Question) -> Iterator[Place]:
         """Origins of a known choice, in order."""
-        own: Place = (Origin.TABLE, lambda key, live: self._look_at_own(question))
+        yield Origin.TABLE, lambda key, live: self._look_at_own(question)
         if question.fresh or not self.state.keeps(question.key):
-            return [own]
+            return
         options, strict = self.options, question.mode == "strict"
         binaries = self.shipped.place(question) if self.shipped.possible else None
         asked = strict, question.must_search, options.nearest, question.needed, binaries, options.within
-        return [own, *sources.places(*asked)]
+        yield from sources.places(*asked)
 
     def _ending(self, question: Question) -> Origin | None:
         """Where the choice comes from if none is known: a search, an untuned config, or None for an error."""
@@ -256,7 +257,7 @@ class Chooser:
             return Origin.DEFAULT
         if not self._may_search(question):
             return None if question.mode == "strict" else Origin.DEFAULT
-        if question.search and not kernel.capturing() and not sealing.forbids():
+        if question.search and not kernel.capturing() and not is_sealed():
             return Origin.SEARCH
         return None if self.options.default is None else Origin.DEFAULT
 
@@ -267,7 +268,7 @@ class Chooser:
         if (known := self._without_key(call, live, mode, pinned)) is not None:
             return explain.without_key(self.tunable.name, mode, known, self.label(known.config))
         question = self.question(call, live, mode)
-        places, ending = self._places(question), self._ending(question)
+        places, ending = list(self._places(question)), self._ending(question)
         found = explain.of_call(question, places, ending, self.state.keeps(question.key), self.options.spec.buckets)
         return self.shipped.noted(found, question, places)
 
@@ -278,7 +279,7 @@ class Chooser:
 
     def label(self, config: Any) -> str:
         """Short label of a config."""
-        return candidates.label(candidates.to_json(config, self.tunable.name, opaque.spell), self.tunable.has_options)
+        return candidates.label(candidates.to_json(config, self.tunable.name, spell), self.tunable.has_options)
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
@@ -291,15 +292,18 @@ class Chooser:
     def decide(self, question: Question) -> Choice:
         """This process's choice: remembered, stored, shipped, default or searched; see `Origin`."""
         known = self.known(question)
+        asks = env.has_store() and (known is None or not known.is_own or layout.is_unsent())
+        if known is not None and not asks and self.is_enough(known, question):
+            return self.state.remember(question.key, known)
         ending = self._ending(question)
-        if env.has_store() and (known is None or not known.is_own or layout.is_unsent()):
+        if asks:
             known = fleet.asked(self, question, known, ending)
         if known is not None and (ending is not Origin.SEARCH or self.is_enough(known, question)):
             return self.state.remember(question.key, known)
         if not question.launches:  # an empty grid, as without tokens for an expert: measure at a later call
             return self._for_now(question)
         if ending is not Origin.SEARCH:
-            return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
+            return (fallback.search_forbidden if self._may_search(question) else fallback.untuned)(self, question)
         with records.locked(question.key, self.state.keeps(question.key) and not active.agreements) as lock:
             # Again: another process or thread may have finished meanwhile.
             known = self.known(question)
@@ -313,7 +317,7 @@ class Chooser:
 
     def is_enough(self, known: Choice, question: Question) -> bool:
         """Whether to take a choice although some candidates are not measured."""
-        if question.is_answered_by(known) or not self._may_search(question) or sealing.forbids():
+        if question.is_answered_by(known) or not self._may_search(question) or is_sealed():
             return True
         tried = question.live.keys() <= known.tried and getattr(question.live, "is_listed", True)
         return tried and not question.must_search  # a search in this process ran out of time
@@ -390,7 +394,7 @@ class Chooser:
     def default(self, call: Call, live: Candidates) -> Choice:
         """The untuned choice: `default=`, else the first config."""
         said = live.said if isinstance(live, Live) else None
-        return sources.default(self.tunable, said[0] if said else self.default_for(call, live), call, live)
+        return fallback.default(self.tunable, said[0] if said else self.default_for(call, live), call, live)
 
     def default_for(self, call: Call, live: Candidates) -> Any:
         """The result of `default=` for a call; None without one, or if the call may not use it."""
@@ -404,17 +408,18 @@ class Chooser:
 
     def _for_now(self, question: Question) -> Choice:
         """An untuned choice that is not kept: memory is short, or there is nothing to launch."""
-        untuned = self._first_that_compiles if self.options.default is None else self.default
+        untuned = self.first_that_compiles if self.options.default is None else self.default
         return untuned(question.call, question.live).replace(lasting=False)
 
-    def _first_that_compiles(self, call: Call, live: Candidates) -> Choice:
-        found = sources.first_that_compiles(self.tunable, call, each(live), self.shipped.has)
+    def first_that_compiles(self, call: Call, live: Candidates) -> Choice:
+        """The first config that is shipped or compiles."""
+        found = fallback.first_that_compiles(self.tunable, call, each(live), self.shipped.has)
         return Choice(found, Origin.DEFAULT)
 
     def searched(self, question: Question) -> Choice:
         """The choice of a search; an untuned one if memory is short, or all but `default=` fail."""
         try:
-            with sealing.searching(question.key):
+            with sealing.searching(question.key) if may_be_sealed() else nullcontext():
                 return self._searcher.search(question) or self._for_now(question)
         except AllConfigsFailedError as error:
             if self.options.default is None:
@@ -424,27 +429,6 @@ class Chooser:
             self.state.warn_once("failed", message, key.kernel, key.digest[:12], str(error))
         return self.default(question.call, question.live)
 
-    def _without_search(self, question: Question) -> Choice:
-        key, lack = question.key, self._lack(question) if question.mode in ("strict", "serve") else ""
-        if question.mode == "strict":
-            raise explain.not_tuned(key, "mode 'strict' allows no search", lack)
-        if question.mode == "serve":
-            self.untuned.note(key, lambda key: lack or explain.nearest_words(key))
-        if self.options.default is not None:
-            return self.default(question.call, question.live)
-        if question.mode == "auto":
-            message = "`%s`: key %s and later ones run untuned: %d searches were run, the limit of max_searches=."
-            self.state.warn_once("used up", message, key.kernel, key.digest[:12], self.state.searches)
-        return self._first_that_compiles(question.call, question.live)
-
-    def _search_forbidden(self, question: Question) -> Choice:
-        stored = self.known(question.replace(mode="auto", force=False))  # which mode "search" ignores
-        if stored is not None:
-            return stored
-        if self.options.default is None or (question.must_search and sealing.forbids()):
-            raise explain.forbidden(question, self._lack(question))
-        return self.default(question.call, question.live)
-
-    def _lack(self, question: Question) -> str:
+    def lack(self, question: Question) -> str:
         """What the stored choice of a call lacks, or ""."""
         return explain.weaker(self._places(question), question.key, question.live)

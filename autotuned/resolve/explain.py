@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -188,7 +188,7 @@ def changes(now: Key, stored: Key) -> tuple[Difference, ...]:
     return tuple(differences(now.to_json(), stored.to_json()))
 
 
-def ask(places: Sequence[Place], key: Key, live: Candidates) -> tuple[Choice | None, list[Step], str]:
+def ask(places: Iterable[Place], key: Key, live: Candidates) -> tuple[Choice | None, list[Step], str]:
     """Ask the places in order, without side effects: the first choice, all steps, and the first problem other than
     absence ("" if none).
     """
@@ -348,7 +348,7 @@ PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [
 ]
 
 
-def weaker(places: Sequence[Place], key: Key, live: Candidates) -> str:
+def weaker(places: Iterable[Place], key: Key, live: Candidates) -> str:
     """What the stored choice of a key lacks; "" if there is none, or it does not serve for another reason."""
     looks = (look(key, live) for _, look in places)
     seen = next((seen for seen in looks if seen.problem == "weaker conditions"), None)

@@ -7,23 +7,24 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import Frozen, later
+from autotuned._startup import Frozen, later, loaded
 from autotuned.errors import DecorationError
-from autotuned.key import opaque
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, layout
 from autotuned.store.choice import Choice, Live, Origin, untuned_of
 from autotuned.store.conditions import Conditions
 from autotuned.tunable import configs
-from autotuned.tunable.call import Call, Hooks, Tunable
+from autotuned.tunable.call import Call, Hooks
 from autotuned.tunable.configs import Pruner
 from autotuned.typed_json import Json, canonical, digest, encode, portable, why_not_portable
 
 if TYPE_CHECKING:
     from autotuned.configfiles.policy import Within
+    from autotuned.key import opaque
+    from autotuned.resolve import sealing
     from autotuned.search import exclusions
     from autotuned.search.job import Observer
     from autotuned.search.safety import check as checks
@@ -31,11 +32,18 @@ if TYPE_CHECKING:
     from autotuned.space.declared import Declaration
     from autotuned.store.locks import Lock
     from autotuned.store.record import TuningRecord
+    from autotuned.tunable.tunable import Tunable
 else:
-    checks, exclusions = later("search.safety.check"), later("search.exclusions")
+    checks, exclusions, opaque = later("search.safety.check"), later("search.exclusions"), later("key.opaque")
+    sealing = later("resolve.sealing")
 
 log = logging.getLogger("autotuned")
 LIMIT = 4096  # remembered choices of a kernel, to bound memory
+
+
+def spell(value: Any, where: str) -> Json:
+    """JSON for a value that typed JSON does not know; see `opaque.spell`."""
+    return opaque.spell(value, where)  # few calls have such values: the module is imported at the first
 
 
 class Options(Frozen):
@@ -121,7 +129,7 @@ def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks, objective: str 
         part["zero"] = sorted(zero)
     for name, hook in (("pre_hook", hooks.before), ("post_hook", hooks.after)):
         if hook is not None:
-            part[name] = opaque.spell(hook, name)
+            part[name] = spell(hook, name)
     return part
 
 
@@ -207,7 +215,7 @@ class Question(Frozen):
         return self.force or self.mode == "search"
 
 
-class Chosen(NamedTuple):
+class Chosen(Frozen):
     """A call with its choice, and what it was chosen by, so that it can be bound anew."""
 
     call: Call
@@ -216,6 +224,16 @@ class Chosen(NamedTuple):
     key: Key | None = None  # None if none was needed
     needed: Conditions = Conditions()  # conditions under which a choice must have been measured
     device: int | None = None  # index of the current GPU when it was bound; None before, and without a GPU
+
+
+def may_be_sealed() -> bool:
+    """Whether this process has, or had, a seal; most never import what makes one."""
+    return loaded("resolve.sealing") is not None or env.seal_kind() != ""
+
+
+def is_sealed() -> bool:
+    """Whether a search or a compilation is an error now."""
+    return may_be_sealed() and sealing.forbids()
 
 
 class RefusedError(Exception):
@@ -235,7 +253,7 @@ class Context:
     def __init__(self, tunable: Tunable, version: Any, trial: Mapping[str, Json] = MappingProxyType({})) -> None:
         self._tunable = tunable
         self._trial = {"trial": dict(trial)} if trial else {}
-        self.version = encode(version, f"version of '{tunable.name}'", opaque.spell)  # the user's, as in keys
+        self.version = encode(version, f"version of '{tunable.name}'", spell)  # the user's, as in keys
         self._latest: tuple[Any, dict[str, Json], str] = (None, {}, "")
 
     def without_toolchain(self, call: Call) -> dict[str, Json]:
@@ -292,7 +310,7 @@ class State:
         if choice.origin is Origin.DEFAULT:
             return choice
         before = self.choices.get(key)
-        if before is not choice:
+        if before is not choice and log.isEnabledFor(logging.INFO):
             log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.why)
         if before is not None and choice.origin is Origin.SEARCH and before.config is not choice.config:
             events.emit("swap", key.kernel, key.digest, 0.0, f"{before.config} -> {choice.config}")
@@ -312,7 +330,7 @@ class State:
             bare = call.without_memory() if self.tunable.has_options else Call((), {}, dict.fromkeys(call.arguments))
         except Exception:  # as for nested tensors: the bound choice stays
             return None
-        return chosen._replace(call=bare, live=live, device=device)
+        return chosen.replace(call=bare, live=live, device=device)
 
     def forget(self) -> None:
         """Forget this process's choices; records on disk stay."""
@@ -328,7 +346,7 @@ class State:
         values = configs.plain_values(config)
         known = self._identities.get(values)
         if known is None:
-            known = configs.identity(config, self.tunable.name, opaque.spell)
+            known = configs.identity(config, self.tunable.name, spell)
             if values is not None and len(self._identities) < LIMIT:
                 self._identities[values] = known
         return known

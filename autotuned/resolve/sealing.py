@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import later
+from autotuned._startup import Frozen, later
 from autotuned.errors import OptionError, SealedError
+from autotuned.triton_compat import kernel as kernels
 
 if TYPE_CHECKING:
     from autotuned.binaries import variant
@@ -26,7 +26,7 @@ BEFORE = "Before the seal, compile it with autotuned.prepare(calls=...), or ship
 TUNE = "Tune it before the seal, or ship its choice: autotuned tune."
 
 
-class Seal(NamedTuple):
+class Seal(Frozen):
     """What is refused, and how."""
 
     on: env.OnSeal  # "error" or "warn"
@@ -52,7 +52,6 @@ class Sealed:
 # Process-wide, since autograd launches on threads of its own.
 _seals: list[Seal] = []
 _lifted: list[bool] = []  # whether `unseal` lifted AUTOTUNED_SEAL
-_tuned: dict[int, tuple[weakref.ref[Any], str]] = {}  # by address, since hashing a Triton function hashes its source
 
 
 def seal(on: env.OnSeal = "error", *, all: bool = False) -> Sealed:
@@ -77,7 +76,7 @@ def seal(on: env.OnSeal = "error", *, all: bool = False) -> Sealed:
     _seals.append(made)
     events.begin()
     if all:
-        _watch()
+        watch()
     return Sealed(made)
 
 
@@ -138,33 +137,25 @@ _searching: list[str] = []  # kernels; their configs compile on other threads to
 
 def note(jit: Any, name: str) -> None:
     """Register a Triton function that is tuned or replaced, with its public name."""
-    address = id(jit)
-    _tuned[address] = weakref.ref(jit, lambda gone: _tuned.pop(address, None)), name
+    kernels.name(jit, name)
     if events.is_begun() or env.seal_kind():
-        _watch()
+        watch()
 
 
-def _watch() -> None:
+def watch() -> None:
+    """See each compilation of this process."""
     compiling.begin(_begins, _ended)
-
-
-events.when_begun(lambda: _watch() if _tuned else None)
-
-
-def _name_of_tuned(jit: Any) -> str | None:
-    there, name = _tuned.get(id(jit), (None, ""))
-    return name if there is not None and there() is jit else None
 
 
 def _name_of(compiled: Any) -> str:
     jit = getattr(compiled, "fn", None)
-    known = None if jit is None else _name_of_tuned(jit)
+    known = None if jit is None else kernels.name_of(jit)
     return known or (str(compiled.name) if jit is None else source.public_name(jit))
 
 
 def _begins(compiled: Any) -> None:
     now, jit = current(), getattr(compiled, "fn", None)
-    if now is None or not (now.all or _name_of_tuned(jit) is not None):
+    if now is None or not (now.all or kernels.name_of(jit) is not None):
         return
     name = _name_of(compiled)
     if now.on == "warn" and name in _searching:

@@ -8,15 +8,14 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import events
+from autotuned import env, events
 from autotuned._startup import later
 from autotuned.configfiles import lookup
 from autotuned.errors import OutOfMemoryError
-from autotuned.key import memory, nearest_key, opaque, walk
+from autotuned.key import memory, nearest_key, opaque
 from autotuned.key.key import Key
 from autotuned.remote import connection
 from autotuned.resolve import active, explain, sources
@@ -202,10 +201,10 @@ class Searcher:
 
     def _say_what_is_cut(self, question: Question) -> None:
         for name, value in question.call.arguments.items():
-            if walk.is_cut(value):
+            if memory.is_cut(value):
                 message = "`%s`: argument %r holds more than %d objects: tensors beyond those are not protected. Pass "
                 message += "written tensors as arguments of their own."
-                log.warning(message, question.key.kernel, name, walk.LIMIT)
+                log.warning(message, question.key.kernel, name, memory.LIMIT)
 
     def _say_what_varies(self, key: Key) -> None:
         """Log how a key differs from the nearest stored one, and warn of too many keys."""
@@ -263,7 +262,8 @@ class Searcher:
         made = outcome.record(key, seconds, self._provenance(question, outcome), left.restore)
         chosen = "none was chosen" if made.winner is None else f"chosen: {self._label(made.winner)}"
         events.emit("search", key.kernel, key.digest, seconds, f"{len(made.timings)} configs; {chosen}")
-        result = self._of_all_calls(better.with_verdicts_of(left.earlier, made), question)
+        made = made if left.earlier is None else better.with_verdicts_of(left.earlier, made)
+        result = self._of_all_calls(made, question)
         before = records.read_of(key) if result.winner is None and self._state.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
             return result  # the logbook has the timings
@@ -296,8 +296,10 @@ class Searcher:
         if question.lock is locks.Lock.BUSY and not records.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
         elif portable(*(timing.config for timing in result.timings)):
-            together = question.force and active.agreements  # the ranks' merged record follows
-            (records.keep if together else partial(connection.keep, again=question.fresh))(result)
+            if (question.force and active.agreements) or not env.has_store():  # the ranks' merged record follows
+                records.keep(result)
+            else:
+                connection.keep(result, again=question.fresh)
         else:
             message = "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only."
             self._state.warn_once("config", message, result.key.kernel)
@@ -367,6 +369,7 @@ def likely(key: Key, known: Iterable[TuningRecord | None], stored: bool = False)
     on_disk = listing.known_heads(key.kernel, LIKELY_READ) if stored else ()
     tuned = [record for record in chain(known, on_disk) if record is not None]
     alike = [record for record in tuned if record.winner is not None and record.key.context == key.context]
-    far = nearest_key.distances(key, (record.key for record in alike))
-    ordered = sorted(zip(alike, far), key=operator.itemgetter(1))
-    return list(dict.fromkeys(identity_of(record.winner or {}) for record, _ in ordered))[:LIKELY]
+    if len(alike) > 1:
+        far = nearest_key.distances(key, (record.key for record in alike))
+        alike = [record for record, _ in sorted(zip(alike, far), key=operator.itemgetter(1))]
+    return list(dict.fromkeys(identity_of(record.winner or {}) for record in alike))[:LIKELY]

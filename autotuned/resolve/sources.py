@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import later, loaded
-from autotuned.errors import ConfigError
 from autotuned.key.key import Key
 from autotuned.launch import launcher
 from autotuned.resolve.request import Context, Question
@@ -20,8 +19,7 @@ from autotuned.store import conditions, layout, record, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, untuned_of
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.store.record import TuningRecord
-from autotuned.tunable import configs
-from autotuned.tunable.call import Call, Tunable
+from autotuned.tunable.call import Call
 from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import Json
 
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from autotuned.resolve import explain
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures, race
+    from autotuned.tunable.tunable import Tunable
 else:
     serve, lookup, explain = later("binaries.serve"), later("configfiles.lookup"), later("resolve.explain")
     shipped_rules = later("configfiles.shipped_rules")
@@ -123,12 +122,13 @@ def best(found: TuningRecord, candidates: Candidates, needed: Conditions) -> str
     winner = record.identity_of(found.winner)
     if not found.timings:
         return winner if winner in candidates and conditions.covers(found.conditions, needed) else None
+    won = found.timing_of(found.winner)
+    if winner in candidates and won is not None and won.serves(needed):
+        return winner
     serving = {t.identity: t for t in found.timings if t.serves(needed)}
     made = dict.fromkeys(candidates)  # in a space, the record may name further members
     members = [name for name in serving if name not in made and name in candidates]
     samples_us = {name: serving[name].typical_us for name in [*made, *members] if name in serving}
-    if winner in samples_us:
-        return winner
     # Pick as a search among these would.
     return race.pick(samples_us, untuned_of(candidates) or found.untuned)[0] if samples_us else None
 
@@ -266,62 +266,3 @@ def _has_records(name: str) -> bool:
         return any(file.endswith(".json") for file in os.listdir(layout.kernel_folder(name)))
     except OSError:
         return False
-
-
-def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choice:
-    """The choice that `default=` gives, else the first config.
-
-    Raises:
-        ConfigError: `default=` gave something else, or a config that does not fit the kernel.
-    """
-    if found is None:
-        found = next(iter(live.values()))
-    _check(tunable, found)
-    if len(live) and not tunable.launches(call, found):  # its grid is empty: take one whose grid is not
-        others = (config for config in live.values() if tunable.launches(call, config))
-        if (instead := next(others, None)) is not None:
-            return Choice(instead, Origin.DEFAULT, lasting=False)
-    return Choice(found, Origin.DEFAULT)
-
-
-def candidate(tunable: Tunable, live: Live, ask: Callable[[], Any], allows: Callable[[Any], bool]) -> Any:
-    """What `default=` gives, if it may be a candidate; otherwise None, with the reason in `live`."""
-    try:
-        found = ask()
-        live.said = (found,)
-        if found is not None:
-            _check(tunable, found)
-    except Exception as error:
-        live.no_default = failures.describe(error)
-        return None
-    if found is not None and allows(found):
-        return found
-    live.no_default = "the pruner drops it"
-    return None
-
-
-def _check(tunable: Tunable, found: Any) -> None:
-    if not configs.is_config(found):
-        raise ConfigError(
-            f"`{tunable.name}`: default: expected a triton.Config, or a callable of the arguments "
-            f"returning one, got {type(found).__name__}.",
-            kernel=tunable.name,
-        )
-    configs.check([found], tunable)
-
-
-def first_that_compiles(
-    tunable: Tunable, call: Call, live: Iterable[Any], is_shipped: Callable[[Call, Any], bool] = lambda call, one: False
-) -> Any:
-    """The first config that is shipped or compiles, else the first: its launch raises the compiler's error."""
-    first = None
-    for config in live:
-        first = config if first is None else first
-        try:
-            if not is_shipped(call, config):
-                tunable.compile(call, config)
-        except Exception as error:
-            log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
-        else:
-            return config
-    return first

@@ -8,7 +8,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -18,30 +18,31 @@ from autotuned._startup import later
 from autotuned.errors import AutotunedError, SealedError
 from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import active, sealing
+from autotuned.resolve import active
 from autotuned.resolve.chooser import Chooser
-from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError
+from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError, may_be_sealed
 from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.call import Call, Tunable, bind
+from autotuned.tunable.call import Call, bind
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
     from autotuned.key import memory
     from autotuned.launch import bound, direct, verify
-    from autotuned.resolve import advice, counters, unseen
+    from autotuned.resolve import advice, counters, sealing, unseen
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures
     from autotuned.search.job import Observer
     from autotuned.triton_compat import compiled
+    from autotuned.tunable.tunable import Tunable
 else:
     bound, direct = map(later, ("launch.bound", "launch.direct"))
     compiled = later("triton_compat.compiled")
     failures, memory = later("search.failures"), later("key.memory")
     advice, counters, unseen = map(later, ("resolve.advice", "resolve.counters", "resolve.unseen"))
-    verify = later("launch.verify")
+    sealing, verify = later("resolve.sealing"), later("launch.verify")
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -89,7 +90,9 @@ class Tuner:
         self.misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
-            sealing.note(kernel.innermost(tunable.fn), tunable.name)
+            kernel.name(kernel.innermost(tunable.fn), tunable.name)
+            if events.is_begun() or env.seal_kind():
+                sealing.watch()
         _tuners.add(self)
 
     # -- arguments -----------------------------------------------------------------------------------------------
@@ -212,7 +215,9 @@ class Tuner:
                 raise
 
     def _asked(self, chosen: Chosen) -> AbstractContextManager[None]:
-        """Tells the seal what is compiled."""
+        """Tells the seal what is compiled, if there ever was one."""
+        if not may_be_sealed():
+            return nullcontext()
         asked = partial(self.chooser.shipped.asked, chosen.call, chosen.choice, self.chooser.part)
         return sealing.asked_by(self.tunable.name, asked)
 
@@ -415,6 +420,7 @@ def drop_bound() -> None:
 
 env.on_mode_change(drop_bound)
 active.on_change(drop_bound)
+events.when_begun(lambda: sealing.watch() if kernel.has_names() else None)
 
 
 @lru_cache(maxsize=1)

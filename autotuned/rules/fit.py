@@ -292,7 +292,8 @@ class _Trial:
         octaves = np.log2(np.maximum(self.table.steps, 1.0))
         far = octaves - octaves[row]
         bucket = [at for at in here if math.ceil(octaves[at]) == math.ceil(octaves[row])]
-        power = int(np.argmin(self._costs[bucket or [min(here, key=lambda at: abs(far[at]))]].mean(axis=0)))
+        nearest = [min(here, key=lambda at: abs(far[at]))] if here else []
+        power = int(np.argmin(self._costs[bucket or nearest].mean(axis=0))) if here else single
         reached = sorted((far[at] > 0, abs(far[at]), at) for at in here if abs(far[at]) <= math.log2(NEAR))
         return single, power, int(np.argmin(self._costs[reached[0][2]])) if reached else single
 

@@ -20,7 +20,8 @@ from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
 from autotuned.store.record import Quality, Timing, TuningRecord
 from autotuned.tunable import configs
-from autotuned.tunable.call import Call, Hooks, Tunable
+from autotuned.tunable.call import Call, Hooks
+from autotuned.tunable.tunable import Tunable
 from autotuned.typed_json import Json
 
 log = logging.getLogger("autotuned")

@@ -6,16 +6,19 @@ of LayerNorm on an H200, each won on some copies of the same tensors and lost on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import itertools
+import logging
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned.key import walk
+from autotuned.key import memory
 from autotuned.key.key import PLAIN
 from autotuned.key.memory import is_torch
-from autotuned.search.failures import is_memory_error
+from autotuned.search import failures
 from autotuned.tunable.call import Call
 
+log = logging.getLogger("autotuned")
 # What all copies together may take, absolute and as a share of the device's free memory.
 MOST_BYTES, MOST_SHARE = 1 << 30, 0.25
 ALIGNED = 512  # bytes, as torch's allocator aligns; a copy lies as its original does relative to this
@@ -33,25 +36,21 @@ class Placement:
     renew: Callable[[], None]
 
 
-def elsewhere(call: Call, written: Collection[str], count: int) -> Iterator[Placement]:
+def elsewhere(call: Call, written: Collection[str], count: int) -> list[Placement]:
     """Up to `count` placements, which must be kept alive together: freed memory would be used for the next.
 
-    None if an argument contains tensors other than plain ones of torch, of one device, or if copies would be too large.
+    None if an argument contains tensors other than plain ones of torch, of one device, if their storages overlap, if
+    torch does not give access to one, or if copies would be too large.
     """
-    named = _plain_tensors(call.arguments)
+    named, places = _plain_tensors(call.arguments), list[Placement]()
     tensors = [tensor for _, tensor in named]
-    if not _are_together(tensors) or not _has_room(tensors, count):
-        return
-    for _ in range(count):
-        try:
-            placed = _placed(call, named, written)
-        except Exception as error:
-            if not is_memory_error(error):
-                raise
-            placed = None
-        if placed is None:
-            return
-        yield placed
+    try:
+        fit = _are_together(tensors) and _are_apart(tensors) and _has_room(tensors, count)
+        while fit and len(places) < count and (placed := _placed(call, named, written)) is not None:
+            places.append(placed)
+    except (RuntimeError, MemoryError) as error:  # full memory, a capture of another thread, or no real memory
+        log.debug("no copy of the tensors for the final duel: %s", failures.describe(error))
+    return places
 
 
 def _plain_tensors(arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -59,13 +58,16 @@ def _plain_tensors(arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
     found = [(name, value) for name, value in arguments.items() if type(value) not in PLAIN]
     tensors = [(name, value) for name, value in found if _is_plain(value)]
     rest = [value for _, value in found if not _is_plain(value)]
-    return [] if any(map(walk.tensors, rest)) or any(map(walk.is_cut, rest)) else tensors
+    return [] if any(map(memory.tensors, rest)) or any(map(memory.is_cut, rest)) else tensors
 
 
 def _is_plain(value: Any) -> bool:
     kind = type(value)
     is_named_so = kind.__module__.startswith("torch") and kind.__name__ in ("Tensor", "Parameter")
-    return is_named_so and walk.is_strided(value) and is_torch(value) and not (value.is_conj() or value.is_quantized)
+    if not (is_named_so and memory.is_strided(value) and is_torch(value)):
+        return False
+    more = memory.tensors(vars(value)) or (value.is_leaf and value.grad is not None)  # memory that would not be copied
+    return not (more or value.is_conj() or value.is_neg() or value.is_quantized)
 
 
 def _are_together(tensors: list[Any]) -> bool:
@@ -73,33 +75,44 @@ def _are_together(tensors: list[Any]) -> bool:
     return len({one.device for one in tensors}) == 1 and not any(one.is_pinned() for one in tensors if not one.is_cuda)
 
 
+def _are_apart(tensors: list[Any]) -> bool:
+    """Whether storages that are not the same have no byte in common, as two made from one NumPy array may."""
+    spans = sorted({_span(one) for one in tensors if one.untyped_storage().nbytes()})
+    return all(start + size <= after for (start, size), (after, _) in itertools.pairwise(spans))
+
+
+def _span(tensor: Any) -> tuple[int, int]:
+    """Address and bytes of a tensor's storage."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
+
+
 def _has_room(tensors: list[Any], count: int) -> bool:
     import torch
 
-    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
     gpus = {one.device for one in tensors if one.is_cuda}
     free = [MOST_SHARE * torch.cuda.mem_get_info(gpu)[0] for gpu in gpus]
-    return bool(count * sum(storages.values()) <= min([MOST_BYTES, *free]))
+    return bool(count * sum(size for _, size in set(map(_span, tensors))) <= min([MOST_BYTES, *free]))
 
 
 def _placed(call: Call, tensors: list[tuple[str, Any]], written: Collection[str]) -> Placement | None:
     import torch
 
-    copies: dict[int, tuple[Any, Any, Any]] = {}  # by address of a storage: its bytes, their copy, where it begins
+    copies: dict[tuple[int, int], tuple[Any, Any, int]] = {}  # by span: its bytes, their copy, where it begins
     moved: dict[int, Any] = {}  # by the original's id
     changing = {}
     for name, tensor in tensors:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in copies:
-            copies[storage.data_ptr()] = _copy(torch, tensor)
-        source, copy, start = copies[storage.data_ptr()]
+        span = _span(tensor)
+        if span not in copies:
+            copies[span] = _copy(torch, tensor)
+        source, copy, start = copies[span]
         if start % tensor.element_size():
             return None
         place = start // tensor.element_size() + tensor.storage_offset()
         view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        moved[id(tensor)] = view.set_(copy.untyped_storage(), place, tensor.shape, tensor.stride())
+        moved[id(tensor)] = _alike(view.set_(copy.untyped_storage(), place, tensor.shape, tensor.stride()), tensor)
         if name in written:
-            changing[storage.data_ptr()] = source, copy
+            changing[span] = source, copy
 
     def renew() -> None:
         for source, copy in changing.values():
@@ -111,6 +124,13 @@ def _placed(call: Call, tensors: list[tuple[str, Any]], written: Collection[str]
     arguments = {name: there(value) for name, value in call.arguments.items()}
     keywords = {name: there(value) for name, value in call.kwargs.items()}
     return Placement(Call(tuple(map(there, call.args)), keywords, arguments, call.options, call.grid), renew)
+
+
+def _alike(view: Any, tensor: Any) -> Any:
+    """A view as the kind of object that the tensor is: callables may ask whether it needs gradients, for attributes."""
+    made = view.as_subclass(type(tensor)).requires_grad_(tensor.requires_grad)
+    vars(made).update(vars(tensor))
+    return made
 
 
 def _copy(torch: Any, tensor: Any) -> tuple[Any, Any, int]:

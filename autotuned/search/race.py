@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +22,20 @@ FAR_OFF = 1.5  # after the first samples, configs this many times slower than th
 GUARD_BAND = 0.04  # relative; configs this close to the leader stay until GUARD_SAMPLES
 # With six finalists the best config of a split-K product was dropped in 2 of 100 replayed races, with eight in none.
 FINAL_BAND, FINALISTS = 0.03, 8
-# Relative; configs this close tie. With 0.005, and medians known half as well, a split-K product of 28.6 us flipped
-# between configs that are 0.6% apart (H200).
-TIE_BAND, TIE_ERRORS = 0.003, 3
+# Relative; the untuned config wins if it is this close to the fastest, one that is earlier in the list if it is `NEAR`:
+# with 0.003 chance decided between configs of a split-K product that are 0.5% apart (H200).
+TIE_BAND, NEAR, TIE_ERRORS = 0.003, 0.0015, 2.5
+# The fastest and the one that wins the tie are sampled until that is certain by so many standard errors, with at most
+# so many launches of each, which take at most so long. In bootstrapped replays of the product, ten orders of the list
+# had 4.1 winners, up to 0.8% apart; with this and `Trial.center_us` 2.6, up to 0.25% apart, for 0.04 s.
+PART_ERRORS, MOST_PARTED, PART_BUDGET_S = 1.7, 480, 0.05
 NOISY = 0.05  # a choice is noisy if the middle 60% of the winner's samples spread over more than this, relative
 # The final duel: at most this many pairs, fewer once it is decided by this many standard errors.
 DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
 # A config that is ahead by less than `SURE_LEAD` may be behind where tensors lie elsewhere: the duel goes on at so many
 # other `PLACES`, `FIRST_SAMPLES` pairs at each. In the mean of all places it must be faster by so many standard errors.
 PLACES, SURE_LEAD, PLACE_ERRORS = 5, 0.1, 2
+TRIMMED = 1.25  # by how much more the mean of all but two of them varies than their standard error says
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples resolved 1.7%
 # (H100). A finalist gets more than `FINAL_SAMPLES` until all of its samples take this long. If a sample is the mean of
 # several launches, launches count: the cache is flushed before each.
@@ -91,6 +97,7 @@ def race(
         if not rounds.run(unsure, _final_round(unsure)):
             break
         finalists = _left(finalists, _final_limit)
+    _part(rounds, finalists, untuned.index if untuned else None)
     _measure_by(finalists, trials)
     return rounds.left > 0
 
@@ -101,22 +108,49 @@ class Duel:
 
     Attributes:
         steady: Whether conditions were steady meanwhile.
-        elsewhere: The untuned config's time over the best's, for each other place of the tensors.
+        elsewhere: Duels of the same two with the tensors at other places.
     """
 
     best: Trial
     untuned: Trial
     steady: bool = True
-    elsewhere: tuple[float, ...] = ()
+    elsewhere: tuple[Duel, ...] = ()
 
     @property
     def is_won(self) -> bool:
         """Whether the best beats the untuned config by more than a tie, over all places by more than they differ."""
-        if not self.is_fought:
+        best, untuned = self._pooled
+        if not self.is_fought or (self.is_disturbed and best.median_us > untuned.median_us):
             return False
-        leads = [math.log(lead) for lead in (self.lead, *self.elsewhere)]
-        doubt = PLACE_ERRORS * statistics.stdev(leads) / math.sqrt(len(leads)) if self.elsewhere else 0.0
-        return statistics.mean(leads) > max(math.log1p(TIE_BAND), doubt)
+        leads = sorted(math.log(duel.lead_by(self._us)) for duel in self._all)
+        doubt = PLACE_ERRORS / math.sqrt(len(leads))
+        if self.is_disturbed and len(leads) > 3:
+            leads, doubt = leads[1:-1], TRIMMED * doubt
+        return statistics.mean(leads) > max(
+            math.log1p(TIE_BAND), doubt * statistics.stdev(leads) if self.elsewhere else 0.0
+        )
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether samples spread as where others use the device: then only the fastest are believed, which load leaves
+        as they are, and the two places that differ most are left out.
+        """
+        return self.is_fought and max(one.middle for one in self._pooled) > NOISY
+
+    @property
+    def _all(self) -> tuple[Duel, ...]:
+        return (self, *self.elsewhere)
+
+    @property
+    def _pooled(self) -> tuple[Trial, Trial]:
+        """Both with the samples of all places."""
+        best = [us for duel in self._all for us in duel.best.samples_us]
+        untuned = [us for duel in self._all for us in duel.untuned.samples_us]
+        return replace(self.best, samples_us=best), replace(self.untuned, samples_us=untuned)
+
+    @property
+    def _us(self) -> Callable[[Trial], float]:
+        return _fast_us if self.is_disturbed else operator.attrgetter("center_us")
 
     @property
     def is_fought(self) -> bool:
@@ -126,18 +160,23 @@ class Duel:
     @property
     def is_close(self) -> bool:
         """Whether the best is ahead by so little that it may be behind elsewhere."""
-        return self.is_fought and 1 < self.lead < 1 + SURE_LEAD
+        return self.is_fought and 1 < self.lead_by(self._us) < 1 + SURE_LEAD
 
-    @property
-    def lead(self) -> float:
+    def lead_by(self, us: Callable[[Trial], float]) -> float:
         """The untuned config's time over the best's."""
-        return self.untuned.median_us / self.best.median_us
+        return us(self.untuned) / us(self.best)
 
     def quality(self, resolution_us: float) -> Quality:
         """Quality of the choice to keep the untuned config; see `winner`."""
         if self.elsewhere:
-            return "tied" if self.steady else "noisy"
+            return "tied" if self.steady and not self.is_disturbed else "noisy"
         return winner([self.best, self.untuned], resolution_us, self.steady, self.untuned.index)[1]
+
+
+def _fast_us(trial: Trial) -> float:
+    """The mean of the fastest fifth of the samples, at least one."""
+    fast = sorted(trial.samples_us)[: max(1, len(trial.samples_us) // 5)]
+    return statistics.fmean(fast)
 
 
 def duel(best: Trial, untuned: Trial, track: Track, most: int = DUEL_SAMPLES, before: Duel | None = None) -> Duel:
@@ -162,7 +201,7 @@ def _is_decided(best: Trial, untuned: Trial) -> bool:
     if not (best.samples_us and untuned.samples_us):
         return False
     doubt = DUEL_ERRORS * math.hypot(best.relative_error, untuned.relative_error)
-    return abs(untuned.median_us / best.median_us - 1 - TIE_BAND) > doubt
+    return abs(untuned.center_us / best.center_us - 1 - TIE_BAND) > doubt
 
 
 class _Rounds:
@@ -264,6 +303,27 @@ def _unsure(finalists: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in _open(finalists) if _is_cheap(trial) and _shrunk_error(trial, pooled) > SURE]
 
 
+def _part(rounds: _Rounds, finalists: Sequence[Trial], untuned: int | None) -> None:
+    """Sample the winner of the tie and the fastest until it is certain whether they tie."""
+    while finalists:
+        tied = _tied(finalists, untuned)
+        pair = [tied[0], min(tied, key=lambda trial: trial.center_us)]
+        gap = pair[0].center_us / pair[1].center_us - 1 - _band(pair[0], untuned)
+        certain = abs(gap) > PART_ERRORS * math.hypot(*(trial.relative_error for trial in pair))
+        count = max(FINAL_ROUND, LAST_ROUND // pair[0].launches)
+        if pair[0] is pair[1] or certain or not any(map(_may_part, pair)) or not rounds.run(_open(pair), count):
+            break
+
+
+def _may_part(trial: Trial) -> bool:
+    count, us = len(trial.samples_us), sum(trial.samples_us)
+    return not trial.error and count * trial.launches < MOST_PARTED and us < PART_BUDGET_S * 1e6
+
+
+def _band(trial: Trial, untuned: int | None) -> float:
+    return TIE_BAND if trial.index == untuned else NEAR
+
+
 def _is_cheap(trial: Trial) -> bool:
     """Whether a finalist may get more samples: up to 40, or for a short kernel 8 ms or 240 launches."""
     count, us = len(trial.samples_us), sum(trial.samples_us)
@@ -332,9 +392,9 @@ def winner(
 ) -> tuple[Trial, Quality]:
     """The trial to use, and the quality of the choice.
 
-    Trials within `TIE_BAND` or `TIE_ERRORS` standard errors of the fastest tie, up to `GUARD_BAND`. Of these the
-    untuned one wins, else the earliest in the list, so that near ties do not flip between runs. Trials that left the
-    race win only if no other is left.
+    Trials within `NEAR` (the untuned one: `TIE_BAND`) or `TIE_ERRORS` standard errors of the fastest tie, up to
+    `GUARD_BAND`. Of these the untuned one wins, else the earliest in the list, so that near ties do not flip between
+    runs. Trials that left the race win only if no other is left.
 
     Args:
         trials: At least one, each with samples.
@@ -346,12 +406,18 @@ def winner(
         resolution).
     """
     trials = [trial for trial in trials if trial.leader_us is None or trial.index == untuned] or trials
-    lead = min(trials, key=lambda trial: trial.median_us)
-    # The leader's error, not each trial's own: that of a trial dropped after three samples is large.
-    error = _shrunk_error(lead, _pooled_spread(trials))
-    limit_us = (1 + max(TIE_BAND, min(TIE_ERRORS * math.sqrt(2) * error, GUARD_BAND))) * lead.median_us
-    tied = [trial for trial in trials if trial.median_us <= limit_us]
-    best = min(tied, key=lambda trial: (trial.index != untuned, trial.index))
+    best, *tied = _tied(trials, untuned)
     if best.median_us <= resolution_us:
         return best, "unresolved"
-    return best, "noisy" if best.middle > NOISY or not steady else "tied" if len(tied) > 1 else "ok"
+    return best, "noisy" if best.middle > NOISY or not steady else "tied" if tied else "ok"
+
+
+def _tied(trials: Sequence[Trial], untuned: int | None) -> list[Trial]:
+    """Those that tie with the fastest, the winner first."""
+    times_us = {trial.index: trial.center_us for trial in trials}
+    lead = min(trials, key=lambda trial: times_us[trial.index])
+    # The leader's error, not each trial's own: that of a trial dropped after three samples is large.
+    doubt = min(TIE_ERRORS * math.sqrt(2) * _shrunk_error(lead, _pooled_spread(trials)), GUARD_BAND)
+    lead_us = times_us[lead.index]
+    tied = [one for one in trials if times_us[one.index] <= (1 + max(_band(one, untuned), doubt)) * lead_us]
+    return sorted(tied, key=lambda trial: (trial.index != untuned, trial.index))

@@ -186,7 +186,10 @@ class Racing:
         duel = race.duel(best, untuned, track, race.DUEL_ROUND)
         if duel.is_close and self._may_move(best, untuned):
             duel = self._elsewhere(duel, track)
-        return duel if duel.elsewhere else race.duel(best, untuned, track, before=duel)
+        if not duel.elsewhere:
+            duel = race.duel(best, untuned, track, before=duel)
+        self._board.forgive(best, untuned)
+        return duel
 
     def _may_move(self, *trials: Trial) -> bool:
         """Whether a launch depends on its arguments alone: hooks and callables may know the tensors."""
@@ -197,13 +200,15 @@ class Racing:
     def _elsewhere(self, duel: race.Duel, track: race.Track) -> race.Duel:
         """Go on with copies of the tensors."""
         written = {*self._guard.written, *self._job.zero}
-        for place in list(placements.elsewhere(self._job.call, written, race.PLACES)):  # alive together: each elsewhere
+        for place in placements.elsewhere(self._job.call, written, race.PLACES):  # alive together: each elsewhere
             best, untuned = self._moved(duel.best, place), self._moved(duel.untuned, place)
             other = race.duel(best, untuned, track, race.FIRST_SAMPLES)
-            if not other.is_fought or best.error or untuned.error:
+            failed = best.error or untuned.error
+            self._board.forgive(best, untuned)
+            if failed or not other.is_fought:
                 break
             steady = duel.steady and other.steady
-            duel = replace(duel, steady=steady, elsewhere=(*duel.elsewhere, other.lead))
+            duel = replace(duel, steady=steady, elsewhere=(*duel.elsewhere, other))
         return duel
 
     def _moved(self, trial: Trial, place: placements.Placement) -> Trial:

@@ -357,7 +357,11 @@ class _Search:
         if late or (best in self._earlier and not self._meet_again(best)):
             return self._unconfirmed(best, untuned, ran) if late else None
         duel = self._racing.duel(best, untuned)
-        if duel.is_won or untuned.error:
+        if best.error and untuned.error:
+            left = [trial for trial in ran if not trial.error]
+            self.board.raise_if_none(left)
+            return self._racing.winner(left)
+        if untuned.error or (duel.is_won and not best.error):
             return None
         if not (duel.is_fought or best.error):
             return self._unconfirmed(best, untuned, ran)

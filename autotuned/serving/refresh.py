@@ -201,29 +201,38 @@ def _refreshed(strict: bool, rest: Callable[[float], bool] | None = None) -> Ref
         used = [one for of in tuner.live() for one in _used_by(of)]
         _ask_shared({one.key for one in used})
         result.keys = len({one.key for one in used})
-        found = _news(used)
-        if rest is None:
-            made = _swap_together(used, found) if active.agreements else (_swapped(_made(*one)) for one in found)
-            result.swaps += made
+        changed = _with_news(used)
+        if active.agreements:
+            news = [(one, newer) for one in changed if (newer := _newer(one)) is not None]
+            result.swaps += _swap_together(used, news)
+        elif rest is None:
+            result.swaps += filter(None, map(_looked_at, changed))
     if rest is not None:
-        result.swaps += _one_by_one(found, strict, rest)
+        result.swaps += _one_by_one(changed, strict, rest)
     result.seconds = time.perf_counter() - start
     return result
 
 
-def _one_by_one(found: list[tuple[_Used, Choice]], strict: bool, rest: Callable[[float], bool]) -> Iterator[Swap]:
-    """Swap with rests in between, in which other threads may refresh; what is left then is found by the next look."""
-    left = list(reversed(found))
+def _one_by_one(changed: list[_Used], strict: bool, rest: Callable[[float], bool]) -> Iterator[Swap]:
+    """Read and swap with rests in between, in which others may refresh; what is left then is found by the next look."""
+    left = changed[::-1]
     while left:
         with _lock:
             start = time.perf_counter()
             if _why_not(strict, alone=True):
                 break
-            yield _swapped(_made(*left.pop()))
+            if (swap := _looked_at(left.pop())) is not None:
+                yield swap
         if left and rest(time.perf_counter() - start):
             break
-    for one, _ in left:
+    for one in left:
         _seen[one.tuner].pop(one.key.digest, None)
+
+
+def _looked_at(used: _Used) -> Swap | None:
+    """Swap the newer choice of a key, if it has one."""
+    newer = _newer(used)
+    return None if newer is None else _swapped(_made(used, newer))
 
 
 def _ask_shared(keys: set[Key]) -> None:
@@ -256,7 +265,7 @@ def _used_by(of: Tuner) -> Iterator[_Used]:
         needed, key = use.needed, use.key
         if key is None:  # shipped with a binary, bound without a key
             key, needed = of.chooser.key(use.call), of.options.needs(of.tunable.name, use.live)
-            one.use = use._replace(key=key, needed=needed)
+            one.use = use.replace(key=key, needed=needed)
         if of.chooser.state.keeps(key):
             same = key, id(use.live), canonical(needed.to_json())
             found.setdefault(same, _Used(of, key, use.live, needed, [])).bounds.append(one)
@@ -276,17 +285,19 @@ def _changed(of: Tuner, key: Key) -> Any:
     return None if seen == stamp and not (was_sealed and not sealing.forbids()) else stamp
 
 
-def _news(used: list[_Used]) -> list[tuple[_Used, Choice]]:
-    """Newer choices of the store, for keys with a launch that is bound with another config."""
+def _with_news(used: list[_Used]) -> list[_Used]:
+    """Keys whose record changed since the last look."""
     changed = [(one, stamp) for one in used if (stamp := _changed(one.tuner, one.key)) is not None]
     for one, stamp in changed:  # before they are read; a key may be used with several lists of candidates
         _seen[one.tuner][one.key.digest] = stamp, False
-    return [(one, choice) for one, _ in changed if (choice := _stored(one)) is not None and one.others(choice)]
+    return [one for one, _ in changed]
 
 
-def _stored(used: _Used) -> Choice | None:
+def _newer(used: _Used) -> Choice | None:
+    """The store's choice of a key, if a launch is bound with another config."""
     store, excluded = sources.exact_places(used.needed)[:1], used.tuner.chooser.state.excluded_for(used.key)
-    return sources.find(used.key, used.live, store, excluded)
+    choice = sources.find(used.key, used.live, store, excluded)
+    return choice if choice is not None and used.others(choice) else None
 
 
 # -- the swap ----------------------------------------------------------------------------------------------------------
@@ -307,7 +318,7 @@ def _made(used: _Used, choice: Choice) -> _Ready:
     ready = _Ready(used, choice, [], Swap(used.key.kernel, used.key.digest, before, used.label(choice.config)))
     for old in others:
         try:
-            chosen: Chosen = old.use._replace(choice=choice)
+            chosen: Chosen = old.use.replace(choice=choice)
             with _beside_launches(chosen.device):
                 if choice.config.pre_hook is not None and chosen.call.has_descriptors:  # it may set block shapes
                     choice.config.pre_hook(chosen.call.full(choice.config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotuned._native import extension
 from autotuned.binaries import serve
 from autotuned.gpu import device
 from autotuned.resolve import tuner
@@ -16,3 +17,5 @@ def restored() -> None:
     device.forget()
     serve.forget()
     tuner.drop_bound()
+    if extension is not None:
+        extension.pool_release(None)

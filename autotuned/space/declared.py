@@ -16,8 +16,9 @@ from autotuned.space.members import EXACT_LISTS, Members
 from autotuned.space.space import Space
 from autotuned.space.strategies import NAMES, SMALL, strategy
 from autotuned.store.choice import Live
-from autotuned.tunable.call import Call, Tunable, refuse_conflicts
+from autotuned.tunable.call import Call, refuse_conflicts
 from autotuned.tunable.configs import Config
+from autotuned.tunable.tunable import Tunable
 from autotuned.typed_json import Json, canonical, encode
 
 KEPT = 16  # cached spaces of a kernel, by the arguments that constraints read

@@ -15,7 +15,8 @@ from autotuned.space.parts import Point
 from autotuned.space.prior import Prior
 from autotuned.space.surrogate import NOISE, SCALES, Encoding, Process, Weights, alike, below, expected_gain
 
-OPENING = 12  # trials spread over the space before the first model
+OPENING, MIDDLE = 16, 1.0  # trials before the first model: far apart, and near the middle of ordered values
+SOME = 12  # times that may tell a misleading prior; half of them teach weights
 IN_ORDER = 5  # trials in the prior's order before the first model
 SCORED = 400_000  # largest matrix of candidates by trials
 CLOSE = 500  # candidates with the fastest expected times, whose gain is computed
@@ -119,7 +120,7 @@ class Guided:
         return [tuple(point) for point in points[order[:CLOSE]].tolist()]
 
     def _spread(self, count: int) -> list[Point]:
-        """New members far from all others: each the farthest of some random ones."""
+        """New members far from all others, but not at the ends of their values: each the best of some random ones."""
         found: list[Point] = []
         for _ in range(max(0, count)):
             drawn = [self._members.draw(self._source) for _ in range(20)]
@@ -127,7 +128,7 @@ class Guided:
             if drawn and self._asked:
                 here, there = self._encode(np.array(drawn)), self._encode(np.array(list(self._asked)))
                 apart = ((here[:, None] - there[None]) ** 2).sum(-1).min(1)
-                drawn = [drawn[int(apart.argmax())]]
+                drawn = [drawn[int((apart - MIDDLE * ((here - 0.5) ** 2).sum(-1)).argmax())]]
             found += self._take(drawn, 1)
         return found
 
@@ -173,7 +174,7 @@ class Guided:
         factors, scales = self._scaled(at, times - offset)
         if self._prior:
             process, there, far = self._joined(at * factors, times, factors, offset)
-            if len(times) < OPENING or (far < FAR[-1] and not self._misleads(process, factors, at, times - offset)):
+            if len(times) < SOME or (far < FAR[-1] and not self._misleads(process, factors, at, times - offset)):
                 return process, there, factors
             self._prior = Prior({}, self._encode, self._source)  # misleading, and so are the weights learned with it
             self._weights = self._own
@@ -215,7 +216,7 @@ class Guided:
         """Weights and length scales: learned and equal weights alternate, as either may mislead."""
         if self._prior and self._models == 1 and len(self._prior.at) > 3:
             self._weights.learn(self._prior.at, self._prior.seen, 40)
-        elif len(times) > OPENING // 2:
+        elif len(times) > SOME // 2:
             self._weights.learn(at, times, LEARNING)
         if self._models % 2 == 0 or self._prior:
             return self._weights.factors, (1.0,)

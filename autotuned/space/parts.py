@@ -63,11 +63,12 @@ class Part:
         """The same; an estimate if listing takes long."""
         return self.size if self._combinations <= QUICK else self._estimate()
 
-    def is_empty(self) -> bool:
-        """Whether there are no members; after `TRIED` random tries if they cannot be listed."""
+    def is_empty(self, first: Iterable[Point]) -> bool:
+        """Whether there are no members; after those of `first`, `TRIED` random tries if they cannot be listed."""
         if self.exact:
             return next(iter(self), None) is None
-        self._pool = list(itertools.islice(self._descents(random.Random(1), TRIED), 1))
+        given = ((row, 1.0) for row in first if self.holds(row))
+        self._pool = list(itertools.islice(itertools.chain(given, self._descents(random.Random(1), TRIED)), 1))
         return not self._pool
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -137,8 +138,10 @@ class Part:
         return max(1, round(found / PROBES))
 
 
-def split(values: Mapping[str, Sequence[object]], constraints: Sequence[Bound]) -> list[Part]:
-    """The parts of a space.
+def split(
+    values: Mapping[str, Sequence[object]], constraints: Sequence[Bound], first: Sequence[Point] = ()
+) -> list[Part]:
+    """The parts of a space, of which `first` may be members.
 
     Raises:
         SpaceError: Constraints leave a part empty; names them.
@@ -149,7 +152,7 @@ def split(values: Mapping[str, Sequence[object]], constraints: Sequence[Bound]) 
         inside = [bound for bound in constraints if names.index(bound.names[0]) in group]
         reads = [(bound, tuple(group.index(names.index(name)) for name in bound.names)) for bound in inside]
         part = Part(group, [values[names[place]] for place in group], reads)
-        if part.is_empty():
+        if part.is_empty(tuple(point[place] for place in group) for point in first):
             labels, named = [bound.label for bound in inside], [names[place] for place in group]
             verb, tried = "leave" if len(labels) > 1 else "leaves", f", as far as {TRIED:,} random tries tell"
             raise SpaceError(

@@ -15,12 +15,13 @@ from autotuned.errors import OptionError
 from autotuned.space.members import Members
 from autotuned.space.parts import Point
 from autotuned.space.space import Space
-from autotuned.tunable.configs import Config
+from autotuned.tunable.configs import Config, is_config
 
 log = logging.getLogger("autotuned")
 Name = Literal["auto", "exhaustive", "random", "guided"]
 NAMES: tuple[str, ...] = get_args(Name)
 SMALL = 64  # "auto" tries all members of a space up to this size
+FAILED = ("failed", "wrong", "crashed")  # statuses of results whose times do not count
 IN_VAIN = 1_000  # repeated draws in a row after which the space counts as exhausted
 
 Result = tuple[Config, "float | None", str]
@@ -65,18 +66,22 @@ class Strategy:
         Raises:
             OptionError: `n` is not a number above 0.
         """
-        if not isinstance(n, int) or n < 1:
-            raise OptionError(
-                f"ask: expected a number of configs, 1 or more, got {n!r}.", option="n", problem="not a number above 0"
-            )
-        return [self.members.config(point) for point in self._asking.ask(n)]
+        if not hasattr(n, "__index__") or n < 1:
+            raise _refusal("n", f"ask: expected a number of configs, 1 or more, got {n!r:.40}.")
+        return [self.members.config(point) for point in self._asking.ask(int(n))]
 
     def tell(self, results: Iterable[Result]) -> None:
         """Take results: config, microseconds or None for a failure, status.
 
         Configs outside the space are ignored; times not above 0 count as failures.
+
+        Raises:
+            OptionError: They are not of this form.
         """
-        told = [(self.members.point(config), _logarithm(us)) for config, us, _ in results]
+        told = [
+            (self.members.point(config), None if status in FAILED else _logarithm(us))
+            for config, us, status in _checked("results", results, 3)
+        ]
         self._asking.tell((point, time) for point, time in told if point is not None)
 
     def importance(self) -> dict[str, Any]:
@@ -109,15 +114,19 @@ def strategy(
         arguments: The call's arguments by name, if constraints name them.
 
     Raises:
-        OptionError: Unknown name.
+        OptionError: Unknown name, or another argument is not of its type.
         SpaceError: The space is empty.
     """
     if name not in NAMES:
-        raise OptionError(
-            f"strategy: expected {', '.join(map(repr, NAMES))}, got {name!r:.40}.", option="name", problem="unknown"
-        )
+        raise _refusal("name", f"strategy: expected {', '.join(map(repr, NAMES))}, got {name!r:.40}.")
+    if not isinstance(space, (Space, Members)):
+        raise _refusal("space", f"space: expected an autotuned.Space, got {space!r:.60}.")
+    if not isinstance(seed, int) or seed < 0:
+        raise _refusal("seed", f"seed: expected a whole number of 0 or more, got {seed!r:.40}.")
+    if not isinstance(arguments, (Mapping, type(None))):
+        raise _refusal("arguments", f"arguments: expected a dict of a call's arguments, got {arguments!r:.60}.")
     members = space.members(arguments) if isinstance(space, Space) else space
-    placed = [(members.point(config), _logarithm(us)) for config, us in prior]
+    placed = [(members.point(config), _logarithm(us)) for config, us in _checked("prior", prior, 2)]
     known = {point: time for point, time in placed if point is not None and time is not None}
     return Strategy(members, partial(_named, name, members, seed, known))
 
@@ -130,11 +139,8 @@ def _named(name: str, members: Members, seed: int, prior: Mapping[Point, float])
 
         return Guided(members, seed, members.first, prior)
     if name == "exhaustive" and not members.exact:
-        raise OptionError(
-            f"strategy: expected a space of known size for 'exhaustive', got {members.words} members. Use 'guided'.",
-            option="name",
-            problem="unknown size",
-        )
+        text = f"strategy: expected a space of known size for 'exhaustive', got {members.words} members."
+        raise _refusal("name", f"{text} Use 'guided'.")
     first = [*members.first, *sorted(prior, key=lambda point: (prior[point], point))]
     return InTurn(itertools.chain(first, members if name == "exhaustive" else _drawn(members, seed)))
 
@@ -184,6 +190,21 @@ def _shuffled(count: int, source: random.Random) -> Iterator[int]:
         other = source.randrange(place, count)
         yield moved.get(other, other)
         moved[other] = moved.pop(place, place)
+
+
+def _checked(what: str, given: Any, length: int) -> list[Any]:
+    """Tuples of a config, its microseconds or None and, of three, a status."""
+    rows = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else [given]
+    for row in rows:
+        is_row = isinstance(row, (tuple, list)) and len(row) == length and is_config(row[0])
+        if not is_row or not (row[1] is None or hasattr(row[1], "__float__")):
+            form = "(config, microseconds or None, status)" if length == 3 else "(config, microseconds)"
+            raise _refusal(what, f"{what}: expected a list of {form} with an autotuned.Config each, got {row!r:.60}.")
+    return rows
+
+
+def _refusal(option: str, text: str) -> OptionError:
+    return OptionError(text, option=option, problem="not of its form")
 
 
 def _logarithm(us: float | None) -> float | None:

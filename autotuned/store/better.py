@@ -39,10 +39,8 @@ def _measured(found: TuningRecord) -> tuple[int, int, int]:
     return -QUALITIES.index(found.quality), len(found.timings), sum(timing.samples for timing in usable)
 
 
-def with_verdicts_of(earlier: TuningRecord | None, result: TuningRecord) -> TuningRecord:
+def with_verdicts_of(earlier: TuningRecord, result: TuningRecord) -> TuningRecord:
     """A record plus earlier check verdicts on its configs; new verdicts take precedence."""
-    if earlier is None:
-        return result
     before = {timing.identity: timing for timing in earlier.timings}
     timings = tuple(_with_verdicts(timing, before.get(timing.identity)) for timing in result.timings)
     found = result.replace(timings=timings)

@@ -4,7 +4,8 @@ v2/KERNEL/DIGEST.json is a key's record. Next to it, for searches: .DIGEST.logbo
 locks/DIGEST.lock with its .holder, and damaged/ for unreadable records.
 gpu/DEVICE.lock: one search measures at a time. locks/: for writing config files; locks/HOST/: for compiling ahead.
 outbox/STORE/: records still to be sent to a shared store, whose URL is hashed with .salt. scratch/: binaries of
-losing configs. programs/: the kernels that a program launched, for its next process.
+losing configs. recordings/: calls to be sent to a store. programs/: the kernels that a program launched, for its next
+process.
 """
 
 from __future__ import annotations

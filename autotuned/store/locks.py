@@ -285,6 +285,21 @@ after_fork(_after_fork_in_child)
 
 
 @contextmanager
+def polled(path: Path, patience_s: float) -> Iterator[Lock]:
+    """Hold a lock as `locked` does, but ask again and again instead of waiting, as a thread that holds another one may.
+
+    Yields the outcome, which after `patience_s` seconds is `Lock.BUSY`.
+    """
+    end = time.monotonic() + patience_s
+    while True:
+        with locked(path, timeout_s=0.0) as lock:
+            if lock is not Lock.BUSY or time.monotonic() > end:
+                yield lock
+                return
+        time.sleep(_POLL_S)
+
+
+@contextmanager
 def gpu_locked(device: str | None, patience_s: float = GPU_PATIENCE_S) -> Iterator[bool]:
     """Be the only search of this user on this host that measures on a device; yields whether it is.
 
@@ -294,14 +309,7 @@ def gpu_locked(device: str | None, patience_s: float = GPU_PATIENCE_S) -> Iterat
     if device is None:
         yield True
         return
-    end = time.monotonic() + patience_s
-    while True:
-        # Polled, since a thread that holds its key's lock must not block on another one.
-        with locked(layout.gpu_lock_path(device), timeout_s=0.0) as lock:
-            alone = lock is not Lock.BUSY
-            if alone or time.monotonic() > end:
-                if not alone:
-                    log.warning("another search holds GPU %s for over %.0f s; measuring anyway.", device, patience_s)
-                yield alone
-                return
-        time.sleep(_POLL_S)
+    with polled(layout.gpu_lock_path(device), patience_s) as lock:
+        if lock is Lock.BUSY:
+            log.warning("another search holds GPU %s for over %.0f s; measuring anyway.", device, patience_s)
+        yield lock is not Lock.BUSY

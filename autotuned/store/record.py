@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -18,7 +17,7 @@ Quality = Literal["ok", "tied", "noisy", "unresolved"]
 QUALITIES: tuple[Quality, ...] = get_args(Quality)
 FIELDS = {"schema", "kernel", "winner", "median_us", "quality", "conditions", "key", "timings", "provenance"}
 TIMING_FIELDS = {"config", "median_us", "low_us", "high_us", "samples", "status", "error", "passed", "failed"}
-_HOOK = re.compile("[0-9a-f]{16}")
+_HEX = frozenset("0123456789abcdef")
 STATUSES = ("ok", "same", "failed", "wrong", "crashed")
 
 
@@ -131,8 +130,8 @@ class TuningRecord(Frozen):
 
     def timing_of(self, config: Mapping[str, Json]) -> Timing | None:
         """The timing of the config with this canonical form."""
-        wanted = identity_of(config)
-        return next((timing for timing in self.timings if timing.identity == wanted), None)
+        wanted, alike = identity_of(config), (timing for timing in self.timings if timing.config == config)
+        return next((timing for timing in alike if timing.identity == wanted), None)  # 1 equals True, and 1.0
 
     def extended(self, timings: Sequence[Timing]) -> TuningRecord:
         """This record plus timings of configs it lacks."""
@@ -211,7 +210,7 @@ def check_config(data: Json, where: str) -> dict[str, Json]:
     """Check a config's canonical form; RecordError if a field is missing, unknown or of the wrong type."""
     form = named(data, where, {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override", "pre_hook"})
     typed(form["kwargs"], dict, f"{where}.kwargs")
-    if form["pre_hook"] is not False and not _HOOK.fullmatch(typed(form["pre_hook"], str, f"{where}.pre_hook")):
+    if form["pre_hook"] is not False and not _is_hook(typed(form["pre_hook"], str, f"{where}.pre_hook")):
         raise wrong(f"{where}.pre_hook", "false, or the 16 hex digits of a hook", form["pre_hook"])
     if form["ir_override"] is not None:
         typed(form["ir_override"], str, f"{where}.ir_override")
@@ -219,6 +218,10 @@ def check_config(data: Json, where: str) -> dict[str, Json]:
         if name != "maxnreg" or form[name] is not None:
             integer(form[name], f"{where}.{name}")
     return form
+
+
+def _is_hook(text: str) -> bool:
+    return len(text) == 16 and _HEX.issuperset(text)
 
 
 def check_winner(record: TuningRecord) -> None:

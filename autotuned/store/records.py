@@ -37,7 +37,8 @@ def scratch_folder() -> Path:
     folder = layout.root() / layout.SCRATCH
     if "scratch" not in _warned:
         _warned.add("scratch")
-        gc.clear_scratch(folder)
+        if os.path.isdir(folder):
+            gc.clear_scratch(folder)
     return folder
 
 

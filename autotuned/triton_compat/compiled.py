@@ -356,9 +356,9 @@ def _is_overridden(compiled: Any) -> bool:
 
 
 def union(found: Sequence[Access | None]) -> Access | None:
-    """What several binaries of one kernel access in total; None if unknown for one of them, or without any."""
+    """What binaries of one kernel access in total; None if unknown for one of them."""
     known = [access for access in found if access is not None]
-    if not known or len(known) < len(found):
+    if len(known) < len(found):
         return None
     return Access(
         frozenset().union(*(access.read for access in known)), frozenset().union(*(access.written for access in known))

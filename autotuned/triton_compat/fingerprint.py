@@ -101,13 +101,18 @@ def _parts() -> dict[str, Json]:
 
 
 def _is_made_of(data: Json, tool: tuple[str, int, int] | None) -> bool:
-    """Whether a stored result matches the current files; 0.5 ms for 150 files."""
+    """Whether a stored result matches the current files; 0.4 ms for 150 files, so nothing is called in the loops."""
     root = kernel.folder()
-    return (
-        data["ptxas"] == (list(tool) if tool else None)
-        and all(os.stat(_below(root, folder)).st_mtime_ns == time for folder, time in data["folders"].items())
-        and all(_size_and_time(_below(root, file)) == there for file, there in data["files"].items())
-    )
+    if data["ptxas"] != (list(tool) if tool else None):
+        return False
+    for folder, time in data["folders"].items():
+        if os.stat(f"{root}/{folder}").st_mtime_ns != time:
+            return False
+    for file, (size, time) in data["files"].items():
+        info = os.stat(f"{root}/{file}")
+        if info.st_mtime_ns != time or info.st_size != size:
+            return False
+    return True
 
 
 def _below(root: str, path: str) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ from autotuned.triton_compat import versions
 
 log = logging.getLogger("autotuned")
 LATER = frozenset({"num_warps", "num_stages", "maxnreg"})  # options the front end rarely reads
+# One thread at a time builds IR, which holds the GIL. So the config that was begun first, whose later passes take
+# longest, gets to them after 20 ms; with 12 threads in turns all get there after 330. A slow builder is not waited for.
+PATIENCE_S = 1.0
 _numbers = itertools.count()
 
 
@@ -93,6 +97,7 @@ class Forms:
     def __init__(self, folder: Path) -> None:
         self._folder, self._process = folder, os.getpid()
         self._paths: dict[Hashable, Future[Path | None]] = {}
+        self._turn = threading.Lock()
 
     def get(self, key: Hashable, options: Any, build: Callable[[Any], Any], context: Any) -> Any:
         """A module in `context`: parsed from an earlier config's IR, else built."""
@@ -108,7 +113,8 @@ class Forms:
 
     def _built(self, key: Hashable, mine: Future[Path | None], options: Any, build: Callable[[Any], Any]) -> Any:
         try:
-            module = build(watched := Watched(options))
+            with self._in_turn():
+                module = build(watched := Watched(options))
             path = None if LATER & watched.seen() else self._kept(str(module))
         except BaseException:
             del self._paths[key]  # first, so that a waiting config builds the next
@@ -116,6 +122,15 @@ class Forms:
             raise
         mine.set_result(path)
         return module
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        is_ours = self._turn.acquire(timeout=PATIENCE_S)
+        try:
+            yield
+        finally:
+            if is_ours:
+                self._turn.release()
 
     def _kept(self, text: str) -> Path | None:
         path = self._folder / f"form-{os.getpid()}-{next(_numbers)}.ttir"

@@ -6,10 +6,11 @@ import inspect
 import logging
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from autotuned import env
 from autotuned._startup import Frozen
@@ -277,7 +278,7 @@ def of_constexpr_function(function: Any) -> Any:
     return vars(function).get("fn")
 
 
-class Measuring(NamedTuple):
+class Measuring(Frozen):
     """How a Triton tuner measures; a user's hook replaces zeroing and restoring."""
 
     do_bench: Any
@@ -325,6 +326,26 @@ def has_driver() -> bool:
         return driver.active is not None
     except RuntimeError:  # "0 active drivers"
         return False
+
+
+_named: dict[int, tuple[weakref.ref[Any], str]] = {}  # by address, since hashing a Triton function hashes its source
+
+
+def name(jit: Any, public_name: str) -> None:
+    """Name a Triton function that is tuned or replaced."""
+    address = id(jit)
+    _named[address] = weakref.ref(jit, lambda gone: _named.pop(address, None)), public_name
+
+
+def name_of(jit: Any) -> str | None:
+    """The name of a Triton function that is tuned or replaced, else None."""
+    there, public_name = _named.get(id(jit), (None, ""))
+    return public_name if there is not None and there() is jit else None
+
+
+def has_names() -> bool:
+    """Whether any Triton function is tuned or replaced."""
+    return bool(_named)
 
 
 originals: dict[str, object] = {}  # Triton's own methods, by "tuner" and "jit"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotuned.triton_compat import compiled, kernel
 
+log = logging.getLogger("autotuned")
 # Known fields of Triton's launcher; one with others may do more.
 _LAUNCHER_HAS = frozenset((
     "arg_annotations", "global_scratch_align", "global_scratch_size", "gsan_enabled", "kernel_signature", "launch",
@@ -44,3 +46,21 @@ def beneath(run: Any, function: int, packed: Any, places: Sequence[str]) -> tupl
         return itself
     marked = {id(mark): place for place, mark in marks.items()}
     return run.launch, [marked.get(id(one), (one,)) for one in given[: -2 if one_by_one else -1]], one_by_one
+
+
+_begun: set[Any] = set()
+
+
+def build_early(binary: Any) -> None:
+    """Build Triton's launcher of a compiled kernel once per signature: Triton 3.6 runs a C compiler for it (0.3 s, then
+    cached), which may run while other configs compile. An error is left to the launch.
+    """
+    from triton.runtime.driver import driver
+
+    try:
+        signature = tuple(binary.src.signature.items())
+        if signature not in _begun:
+            _begun.add(signature)
+            driver.active.launcher_cls(binary.src, binary.metadata)
+    except Exception as error:
+        log.debug("launcher: %s", error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from functools import lru_cache
 
@@ -56,7 +55,9 @@ def strange(version: str) -> str | None:
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    # Without `re`: compiling a pattern takes 0.1 ms at process start.
+    words = "".join(letter if letter in "0123456789" else " " for letter in version).split()
+    return tuple(map(int, words[:2]))
 
 
 def _imported(name: str) -> str:

@@ -22,8 +22,18 @@ if TYPE_CHECKING:
 
     from autotuned.key import opaque
     from autotuned.tunable import readers
+
+    class HasParameters(Protocol):
+        """What configs and calls are checked against: a `Tunable`."""
+
+        name: str
+        parameters: Sequence[Any]
+        filled: frozenset[str]
+        has_options: bool
+
+        def allows(self, name: str) -> bool:
+            """Whether a config may set a parameter or back-end option with this name."""
 else:
-    Protocol = object  # defining a protocol is as slow as importing a module
     opaque, readers = later("key.opaque"), later("tunable.readers")
 
 log = logging.getLogger("autotuned")
@@ -259,17 +269,6 @@ def _without_duplicates(configs: Sequence[Config], kernel: str) -> list[Config]:
         else:
             log.info("`%s`: config listed twice, kept once: %s", kernel, config)
     return list(seen.values())
-
-
-class HasParameters(Protocol):
-    """What configs are checked against: a `Tunable`."""
-
-    name: str
-    parameters: Sequence[Any]
-    has_options: bool
-
-    def allows(self, name: str) -> bool:
-        """Whether a config may set a parameter or back-end option with this name."""
 
 
 def check(configs: Iterable[Config], tunable: HasParameters) -> None:

@@ -14,7 +14,8 @@ from autotuned.gpu.device import Device
 from autotuned.key import source
 from autotuned.key.memory import gpu_of
 from autotuned.triton_compat import kernel
-from autotuned.tunable.call import Call, Tunable
+from autotuned.tunable.call import Call
+from autotuned.tunable.tunable import Tunable
 from autotuned.typed_json import Json
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import autotuned
-from autotuned import env
+from autotuned import env, options
 from autotuned.configfiles import file, lookup, writer
 from autotuned.offline.release import shared
 from autotuned.store import layout
@@ -100,10 +100,10 @@ class _Report:
 
     def _options(self) -> list[dict[str, Json]]:
         self._ask("AUTOTUNED_DEVICE", env.command_line_device)
-        values = env.values()
+        values = options.values()
         return [
             {"name": option.name, "value": values[option.name], "default": option.default, "help": option.help}
-            for option in env.OPTIONS
+            for option in options.OPTIONS
         ]
 
 

@@ -65,6 +65,7 @@ def pretend(standin) -> None:
 def rows(folder: Path, standin) -> dict[str, tuple[Callable, list]]:
     """A loop over sets of tensors for each row, and the sets."""
     import launch
+    import torch
     import triton
 
     import autotuned
@@ -116,6 +117,14 @@ def rows(folder: Path, standin) -> dict[str, tuple[Callable, list]]:
     add("3: Python twin, lambda grid", 3, "twin[plain_grid](t0, t1, t2, n)", twin=twin)
     add("3: Python twin, tuple grid", 3, "twin[TUPLE_GRID](t0, t1, t2, n)", twin=twin)
     add("3: plain @triton.jit, tuple grid", 3, "plain[TUPLE_GRID](t0, t1, t2, n, BLOCK=1024)", plain=kernel(3))
+
+    from autotuned import experimental
+
+    add("3: experimental.empty_like", 3, "like(t0)", like=experimental.empty_like)
+    add("3: torch.empty_like", 3, "like(t0)", like=torch.empty_like)
+    options = dict(float32=torch.float32, device=torch.device("cpu"))
+    add("3: experimental.empty", 3, "made(n, dtype=float32, device=device)", made=experimental.empty, **options)
+    add("3: torch.empty", 3, "made(n, dtype=float32, device=device)", made=torch.empty, **options)
 
     def nothing(x, y, out, *, b=1):
         return None

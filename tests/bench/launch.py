@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import autotuned
+import autotuned.experimental
 from autotuned.launch import launcher as launchers
 
 ELEMENTS, SETS, ROUNDS, CALLS, CALLS_A_BLOCK = 4096, 8, 9, 2000, 500
@@ -299,6 +301,21 @@ def compound(folder: Path) -> dict[str, Way]:
     return ways
 
 
+def outputs() -> dict[str, Way]:
+    """An output from the pool and from torch, of which none or the last four are held."""
+    space = dict(pool=autotuned.experimental.empty_like, torchs=torch.empty_like, device=torch.device("cuda", 0))
+    space.update(made=autotuned.experimental.empty, torchs_made=torch.empty, float32=torch.float32)
+    space["kept"] = deque(maxlen=4)
+    return {
+        "experimental.empty_like(x)": Way("pool(t0)", 3, **space),
+        "torch.empty_like(x)": Way("torchs(t0)", 3, **space),
+        "experimental.empty_like(x), four held": Way("kept.append(pool(t0))", 3, **space),
+        "torch.empty_like(x), four held": Way("kept.append(torchs(t0))", 3, **space),
+        "experimental.empty(n, ...)": Way("made(n, dtype=float32, device=device)", 3, **space),
+        "torch.empty(n, ...)": Way("torchs_made(n, dtype=float32, device=device)", 3, **space),
+    }
+
+
 def described(tensor):
     """A descriptor of a tensor."""
     return TensorDescriptor.from_tensor(tensor, [256])
@@ -412,7 +429,7 @@ def main() -> None:
         groups: dict[int | str, dict[str, Way]] = {tensors: grids(folder, tensors) for tensors in (3, 9, 17, 40)}
         groups.update(keywords=keyword_launches(folder), prologues=prologues(folder), keys=keys(folder))
         groups["compound"] = compound(folder)
-        groups["others"] = others(folder)
+        groups.update(outputs=outputs(), others=others(folder))
         buffer = torch.empty(ELEMENTS, device="cuda")
         floors = {"the driver's memset of one tensor": lambda: floor.memset_us(buffer)}
         for tensors in (3, 9, 17, 40):

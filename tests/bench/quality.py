@@ -1,12 +1,16 @@
 """How well configs are picked: many searches against an independent ground truth, and the recording of raw samples.
 
 Run by hand on a machine with a GPU: python tests/bench/quality.py [--problems P,...] [--repeats N] [--orders N] [--load SHARE]
-[--record DIR]
+[--record DIR] [--json FILE] [--limit SECONDS]
+All five problems in at most 200 s a run; the same command again goes on where it ended:
+    python tests/bench/quality.py --orders 10 --load 0.3 --stock 0 --json quality.json --limit 200
 The truth of a config is the median over three sittings of the means of 200 interleaved samples, their outer twentieths
 left out, taken by events around each launch with the cache flushed, by code of its own. Means, because the samples of
-some kernels have two modes, percents apart and about as frequent: in which of them a median lies is chance. Regret is the truth of what was picked over the best truth, less
-one. `--orders` shuffles the list, whose first config stays what runs untuned: how many distinct winners, and by how
-much their truths differ, is in `winners` and `winners_apart`, a tie below 0.3%. `--record` keeps the samples of this package's timer, in the order in which they were taken, for the replay in CI.
+some kernels have two modes, percents apart and about as frequent: in which of them a median lies is chance. Configs
+more than half slower than the fastest, in a sitting of 8 samples before, get no more. Regret is the truth of what was
+picked over the best truth, less one. `--orders` shuffles the list, whose first config stays what runs untuned: how many
+distinct winners, and by how much their truths differ, is in `winners` and `winners_apart`, a tie below 0.3%. `--record`
+keeps the samples of this package's timer, in the order in which they were taken, for the replay in CI.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,7 +38,10 @@ from autotuned import autotune
 from autotuned.search.timers import CudaTimer
 from autotuned.search.trial import Trial
 
-SITTINGS, SAMPLES, BLOCK = 3, 200, 4
+SITTINGS, SAMPLES, BLOCK, FAR = 3, 200, 4, 1.5
+TIE = 0.003  # of winners' truths
+Pick = tuple[int, float]  # index of what was picked, and the seconds of its search
+Done = dict[str, dict[str, Any]]  # by problem: its "sittings", and the picks of each tool
 
 
 class Launches:
@@ -68,20 +76,28 @@ class Launches:
             tensor.zero_()
 
 
-def truth(launches: Launches) -> tuple[list[float], list[list[float]]]:
-    """Median of the trimmed means of all sittings, and these, in microseconds, by config."""
+def truth(launches: Launches) -> list[list[float]]:
+    """Trimmed means of all sittings, in microseconds, by config."""
     flush = torch.empty(2 * torch.cuda.get_device_properties().L2_cache_size, dtype=torch.int8, device="cuda")
+    rough = _sitting(launches, range(len(launches.configs)), flush, 2, random.Random(0))
+    near = [index for index, time_us in enumerate(rough) if time_us < FAR * min(rough)]
     sittings = []
     for sitting in range(SITTINGS):
-        times: list[list[float]] = [[] for _ in launches.configs]
-        order = list(range(len(launches.configs)))
-        shuffle = random.Random(sitting)
-        for _ in range(SAMPLES // BLOCK):
-            shuffle.shuffle(order)
-            for index in order:
-                times[index] += _block(launches, launches.configs[index], flush)
-        sittings.append([_trimmed_mean(one) for one in times])
-    return [statistics.median(column) for column in zip(*sittings)], sittings
+        times = dict(zip(near, _sitting(launches, near, flush, SAMPLES // BLOCK, random.Random(sitting))))
+        sittings.append([times.get(index, time_us) for index, time_us in enumerate(rough)])
+    return sittings
+
+
+def _sitting(
+    launches: Launches, indices: Sequence[int], flush: torch.Tensor, blocks: int, shuffle: random.Random
+) -> list[float]:
+    times: dict[int, list[float]] = {index: [] for index in indices}
+    order = list(indices)
+    for _ in range(blocks):
+        shuffle.shuffle(order)
+        for index in order:
+            times[index] += _block(launches, launches.configs[index], flush)
+    return [_trimmed_mean(one) for one in times.values()]
 
 
 def _trimmed_mean(samples: list[float]) -> float:
@@ -103,7 +119,7 @@ def _block(launches: Launches, config: Any, flush: torch.Tensor) -> list[float]:
     return [before.elapsed_time(after) * 1e3 for before, after in events]
 
 
-def searches(problem: Problem, launches: Launches, repeats: int) -> list[tuple[int, float, str]]:
+def searches(problem: Problem, launches: Launches, repeats: int) -> list[Pick]:
     """Index of what was picked, seconds and quality of each of many searches; binaries are compiled once."""
     tuned = problem.tuned(autotune, cache_results=False)
     found = []
@@ -113,11 +129,11 @@ def searches(problem: Problem, launches: Launches, repeats: int) -> list[tuple[i
         start = time.perf_counter()
         tuned[launches.grid](*launches.arguments)
         torch.cuda.synchronize()
-        found.append((_index(launches, tuned.best_config), time.perf_counter() - start, ""))
+        found.append((_index(launches, tuned.best_config), time.perf_counter() - start))
     return found[1:]  # the first compiles
 
 
-def orders(problem: Problem, launches: Launches, count: int) -> list[tuple[int, float, str]]:
+def orders(problem: Problem, launches: Launches, count: int) -> list[Pick]:
     """The same, one search of each of so many shuffles of the list; what runs untuned is the same in all."""
     found = []
     for seed in range(count):
@@ -128,11 +144,11 @@ def orders(problem: Problem, launches: Launches, count: int) -> list[tuple[int, 
         with autotuned.mode("search"):
             tuned[launches.grid](*launches.arguments)
         torch.cuda.synchronize()
-        found.append((_index(launches, tuned.best_config), time.perf_counter() - start, ""))
+        found.append((_index(launches, tuned.best_config), time.perf_counter() - start))
     return found
 
 
-def stock(problem: Problem, launches: Launches, repeats: int) -> list[tuple[int, float, str]]:
+def stock(problem: Problem, launches: Launches, repeats: int) -> list[Pick]:
     """The same with triton.autotune."""
     found = []
     tuned = problem.tuned(triton.autotune)
@@ -141,7 +157,7 @@ def stock(problem: Problem, launches: Launches, repeats: int) -> list[tuple[int,
         start = time.perf_counter()
         tuned[launches.grid](*launches.arguments)
         torch.cuda.synchronize()
-        found.append((_index(launches, tuned.best_config), time.perf_counter() - start, ""))
+        found.append((_index(launches, tuned.best_config), time.perf_counter() - start))
     return found
 
 
@@ -196,10 +212,10 @@ class Load:
         self._thread.join()
 
 
-def summary(name: str, tool: str, picks: list[tuple[int, float, str]], true_us: list[float]) -> dict[str, Any]:
+def summary(name: str, tool: str, picks: list[Pick], true_us: list[float]) -> dict[str, Any]:
     """Regret and stability of many searches."""
-    regrets = sorted(true_us[index] / min(true_us) - 1 for index, _, _ in picks)
-    winners = [true_us[index] for index in {index for index, _, _ in picks}]
+    regrets = sorted(true_us[index] / min(true_us) - 1 for index, _ in picks)
+    winners = [true_us[index] for index in {index for index, _ in picks}]
     return {
         "problem": name, "tool": tool, "searches": len(picks), "median_regret": statistics.median(regrets),
         "p95_regret": regrets[min(len(regrets) - 1, int(0.95 * len(regrets)))], "worst_regret": regrets[-1],
@@ -207,51 +223,114 @@ def summary(name: str, tool: str, picks: list[tuple[int, float, str]], true_us: 
     }  # fmt: skip
 
 
-def save(path: Path | None, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def rows_of(done: Done) -> list[dict[str, Any]]:
+    """Summaries of all that was searched for problems whose truth is known."""
+    rows = []
+    for name, pieces in done.items():
+        if sittings := pieces.get("sittings"):
+            true_us = [statistics.median(column) for column in zip(*sittings)]
+            for tool, picks in pieces.items():
+                if tool != "sittings":
+                    rows.append({**summary(name, tool, picks, true_us), "picks": [index for index, _ in picks]})
+    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """One line a problem: its winners, and what they lose."""
+    tools = dict.fromkeys(row["tool"] for row in rows)
+    yield "| winners, how far apart, p95 regret, s a search | " + " | ".join(tools) + " |"
+    yield "|---" * (1 + len(tools)) + "|"
+    for name in dict.fromkeys(row["problem"] for row in rows):
+        found = {row["tool"]: row for row in rows if row["problem"] == name}
+        yield f"| {name} | " + " | ".join(_cell(found[tool]) if tool in found else "" for tool in tools) + " |"
+
+
+def _cell(row: dict[str, Any]) -> str:
+    verdict = "" if row["winners"] == 1 else " (tie)" if row["winners_apart"] < TIE else " **(no tie)**"
+    shares = f"{row['winners_apart']:.2%}{verdict}, {row['p95_regret']:.2%}, {row['seconds']:.2f} s"
+    return f"{row['winners']} in {row['searches']}, {shares}"
+
+
+def load(path: Path | None, head: dict[str, Any]) -> Done:
+    """What earlier runs with the same card and versions have measured."""
+    data = json.loads(path.read_text()) if path and path.exists() else {}
+    return data.get("done", {}) if head.items() <= data.items() else {}
+
+
+def save(path: Path | None, head: dict[str, Any], done: Done) -> None:
     """Write what there is so far."""
     if path:
-        path.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+        path.write_text(json.dumps({**head, "rows": rows_of(done), "done": done}, indent=1) + "\n")
+
+
+def pieces_of(problem: Problem, launches: Launches, options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    """What is measured of a problem, by name; the truth and the searches on an idle device first."""
+
+    def loaded() -> list[Pick]:
+        with Load(options.load):
+            return searches(problem, launches, options.repeats)
+
+    found: dict[str, Callable[[], Any]] = {
+        "sittings": lambda: truth(launches), "ours": lambda: searches(problem, launches, options.repeats),
+    }  # fmt: skip
+    if options.stock:
+        found["stock"] = lambda: stock(problem, launches, options.stock)
+    if options.orders:
+        found[f"ours, {options.orders} orders"] = lambda: orders(problem, launches, options.orders)
+    if options.load:
+        found[f"ours, {options.load:.0%} load"] = loaded
+    return found
+
+
+def work(options: argparse.Namespace, head: dict[str, Any], made: Callable[[str], Launches]) -> tuple[Done, list[str]]:
+    """Measure what is not done and begins before the limit; returns all that is done, and what is left."""
+    done, left, end = load(options.json, head), [], time.monotonic() + options.limit
+    for name in options.problems.split(","):
+        wanted = list(pieces_of(PROBLEMS[name], None, options))  # type: ignore[arg-type]
+        if all(piece in done.get(name, {}) for piece in wanted):
+            continue
+        if time.monotonic() > end:
+            left.append(name)
+            continue
+        for piece, measure in pieces_of(PROBLEMS[name], made(name), options).items():
+            if piece in done.setdefault(name, {}):
+                continue
+            if time.monotonic() > end:
+                left.append(f"{name}: {piece}")
+                continue
+            done[name][piece] = measure()
+            save(options.json, head, done)
+            print(f"{name}: {piece}: {end - time.monotonic():.0f} s left", file=sys.stderr, flush=True)
+    return done, left
 
 
 def main() -> None:
     """Print the table, and JSON and recordings where asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", default="matmul,attention,rmsnorm,add,splitk")
     parser.add_argument("--repeats", type=int, default=20, help="searches of each problem; 0 only records")
     parser.add_argument("--stock", type=int, default=3, help="searches with triton.autotune")
     parser.add_argument("--orders", type=int, default=0, help="searches with the list in so many orders")
     parser.add_argument("--load", type=float, default=0.0, help="share of time that another thread uses the GPU")
     parser.add_argument("--record", type=Path, help="write raw samples into this folder")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    parser.add_argument("--json", type=Path, help="keep results here, and go on with those that are there")
+    parser.add_argument("--limit", type=float, default=float("inf"), metavar="S", help="begin nothing after this")
+    options = parser.parse_args()
     head = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
             "python": platform.python_version(), "autotuned": autotuned.__version__}  # fmt: skip
     print(head)
-    rows = []
-    for name in arguments.problems.split(","):
-        launches = Launches(PROBLEMS[name])
-        if arguments.record:
-            data = record(launches)
-            path = arguments.record / f"samples-{name}.json.gz"
-            path.write_bytes(gzip.compress(json.dumps({**head, "problem": name, **data}).encode(), 9, mtime=0))
-        if not arguments.repeats:
-            save(arguments.json, head, rows)
-            continue
-        true_us, sittings = truth(launches)
-        picks = {"ours": searches(PROBLEMS[name], launches, arguments.repeats)}
-        if arguments.stock:
-            picks["stock"] = stock(PROBLEMS[name], launches, arguments.stock)
-        if arguments.orders:
-            picks[f"ours, {arguments.orders} orders"] = orders(PROBLEMS[name], launches, arguments.orders)
-        if arguments.load:
-            with Load(arguments.load):
-                picks[f"ours, {arguments.load:.0%} load"] = searches(PROBLEMS[name], launches, arguments.repeats)
-        for tool, found in picks.items():
-            rows.append({**summary(name, tool, found, true_us), "picks": [index for index, _, _ in found]})
-            print({key: round(value, 5) if isinstance(value, float) else value for key, value in rows[-1].items()})
-        rows[-1]["sittings"] = sittings
-        sys.stdout.flush()
-        save(arguments.json, head, rows)
+    for name in options.problems.split(",") if options.record else ():
+        data = record(Launches(PROBLEMS[name]))
+        path = options.record / f"samples-{name}.json.gz"
+        path.write_bytes(gzip.compress(json.dumps({**head, "problem": name, **data}).encode(), 9, mtime=0))
+    if not options.repeats:
+        save(options.json, head, {})
+        return
+    done, left = work(options, head, lambda name: Launches(PROBLEMS[name]))
+    rows = rows_of(done)
+    for row in rows:
+        print({key: round(value, 5) if isinstance(value, float) else value for key, value in row.items()})
+    print(*table(rows), f"left: {', '.join(left) or 'nothing'}{'; run it again' * bool(left)}", sep="\n")
 
 
 if __name__ == "__main__":

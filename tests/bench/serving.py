@@ -1,6 +1,7 @@
 """A service and its companion on another GPU: what serving loses while tuning goes on and choices are swapped.
 
     python tests/bench/serving.py [--into DIR] [--budget 500] [--report]     # needs two GPUs of a kind
+    python tests/bench/serving.py --one-gpu [--into DIR] [--budget 120]      # swaps in the background, no companion
     python tests/bench/serving.py --pretended --calls 2000 --shapes 6        # a rehearsal with plain functions, no GPU
 
 Rows: the 99th percentile of a call with its wait, in windows that alternate at random: nothing happens, nothing again
@@ -8,6 +9,9 @@ Rows: the 99th percentile of a call with its wait, in windows that alternate at 
 call to its improved launch, where the fleet knows its config and where the companion must search; and how many of the
 shapes that were swapped are slower than before. In control windows the companion is stopped by SIGSTOP. While windows
 are measured the service does not record: its hits are those of the launcher in C.
+
+`--one-gpu` measures what a service does that calls `refresh(every_s=)`: windows of five seconds, in some of which choices
+that the bench has put into the store are swapped, one after the other, beside windows in which nothing happens.
 
 DIR keeps what is done: run the same command again to go on. Each piece is a process of its own.
 """
@@ -30,6 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import background as swapped
 import never
 from companion import Companion, kept
 
@@ -275,6 +280,11 @@ class Compared(never.Launches):
         function(*self._call.args, **(config.kwargs if self._call.grid is None else config.all_kwargs()))
 
 
+def background(folder: Path, options: Options) -> dict[str, Any] | None:
+    """Microseconds of calls beside a refresher, and without; None as long as windows are left."""
+    return swapped.measure(folder, options, lines_of(folder / "windows.jsonl"))
+
+
 # -- one after the other ------------------------------------------------------------------------------------------------
 
 
@@ -302,6 +312,7 @@ def run(piece: str, options: Options, left_s: float) -> Any:
     command = [sys.executable, str(HERE / "serving.py"), "--into", str(options.into), "--child", piece]
     command += ["--budget", f"{left_s:.1f}", "--calls", str(options.calls), "--window", str(options.window)]
     command += ["--shapes", str(options.shapes), *["--pretended"] * options.pretended]
+    command += ["--seconds", str(options.seconds), "--rounds", str(options.rounds), "--every", str(options.every)]
     try:  # a piece minds the budget itself, between two cases
         subprocess.run(command, env=environment, cwd=folder, check=True, timeout=left_s + 60.0, stdout=sys.stderr)
     except subprocess.SubprocessError as error:
@@ -311,7 +322,20 @@ def run(piece: str, options: Options, left_s: float) -> Any:
 
 
 PIECES = {one.__name__: one for one in (ahead, p99, host, known, searched, tuned, losses)}
-NEEDS_S = {"ahead": 20.0, "p99": 90.0, "host": 40.0, "known": 20.0, "searched": 90.0}  # less is not begun
+ONE_GPU = {one.__name__: one for one in (ahead, background)}
+NEEDS_S = {
+    "ahead": 20.0,
+    "background": 15.0,
+    "p99": 90.0,
+    "host": 40.0,
+    "known": 20.0,
+    "searched": 90.0,
+}  # less is not begun
+
+
+def pieces_of(options: Options) -> dict[str, Callable[[Path, Options], Any]]:
+    """What this run measures, in order."""
+    return ONE_GPU if options.one_gpu else PIECES
 
 
 def kernels_text() -> str:
@@ -335,7 +359,7 @@ def work(options: Options) -> dict[str, Any]:
         (options.into / "served_kernels.py").write_text(kernels_text())
     path, end = options.into / "results.jsonl", time.monotonic() + options.budget
     done = {line["piece"]: line["result"] for line in lines_of(path)}
-    for piece in () if options.report else PIECES:
+    for piece in () if options.report else pieces_of(options):
         left_s = end - time.monotonic()
         needed_s = 0.0 if options.pretended else NEEDS_S.get(piece, 10.0)
         if piece in done or left_s < needed_s or (piece == "losses" and "tuned" not in done):
@@ -348,6 +372,22 @@ def work(options: Options) -> dict[str, Any]:
             with path.open("a") as file:
                 file.write(f"\n{json.dumps({'piece': piece, 'result': result})}\n")
     return done
+
+
+def background_rows(found: dict[str, Any] | None) -> Iterator[tuple[str, str, str, bool | None]]:
+    """The rows of `--one-gpu`."""
+    for kind in swapped.KINDS[1:]:
+        what, goal = f"p99 of a call, {kind}", "" if kind == "control again" else f"at most {MOST:.0%} beyond control"
+        if found is None:
+            yield what, goal, "not measured", None
+            continue
+        control, one = found["windows"]["control"], found["windows"][kind]
+        ratio = one["p99_us"] / control["p99_us"] - 1
+        text = f"{ratio:+.2%} ({one['p99_us']:.2f} us, {control['p99_us']:.2f} us; {one['calls']} calls; median "
+        text += f"{one['p50_us']:.2f} us, 99.9% {one['p999_us']:.2f} us, longest {one['max_us']:.0f} us)"
+        swaps = f" {found['swaps']} swaps, each {found['median_swap_s'] * 1e3:.1f} ms"
+        text += swaps * (kind == "background")
+        yield what, goal, text, (ratio <= MOST and found["swaps"] > 0) if goal else None
 
 
 def rows(done: dict[str, Any]) -> Iterator[tuple[str, str, str, bool | None]]:
@@ -397,21 +437,26 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=100_000, help="of each kind of window")
     parser.add_argument("--window", type=int, default=5_000, help="calls of one window")
     parser.add_argument("--shapes", type=int, default=60)
+    parser.add_argument("--one-gpu", action="store_true", help="only swaps in the background, without a companion")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of one window of --one-gpu")
+    parser.add_argument("--rounds", type=int, default=5, help="windows of each kind of --one-gpu")
+    parser.add_argument("--every", type=float, default=1.0, help="every_s of the refresher of --one-gpu")
     parser.add_argument("--pretended", action="store_true", help="plain functions, no GPU")
     parser.add_argument("--report", action="store_true", help="measure nothing")
-    parser.add_argument("--child", choices=list(PIECES), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=list(PIECES | ONE_GPU), help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.into = options.into.resolve()
     if options.child:
         folder = options.into / options.child
-        never.save(folder / "result.json", PIECES[options.child](folder, options))
+        never.save(folder / "result.json", (PIECES | ONE_GPU)[options.child](folder, options))
         return
     options.into.mkdir(parents=True, exist_ok=True)
-    done = work(options) if options.pretended or options.report or gpus() >= 2 else None
+    done = work(options) if options.pretended or options.report or gpus() >= 2 - options.one_gpu else None
     if done is None:
-        raise SystemExit("expected two GPUs, one for the companion; --pretended rehearses it without any")
-    left = [piece for piece in PIECES if piece not in done]
-    found = [dict(zip(("what", "goal", "measured", "met"), row)) for row in rows(done)]
+        raise SystemExit("expected two GPUs, one for the companion (or --one-gpu); --pretended needs none")
+    left = [piece for piece in pieces_of(options) if piece not in done]
+    measured = background_rows(done.get("background")) if options.one_gpu else rows(done)
+    found = [dict(zip(("what", "goal", "measured", "met"), row)) for row in measured]
     never.save(options.into / "serving.json", {"rows": found, "left": left, "pieces": done})
     print("| | goal | measured | met |\n|---|---|---|---|")
     for row in found:

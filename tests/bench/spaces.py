@@ -2,6 +2,7 @@
 
 By hand: python tests/bench/spaces.py --data DIR [--seeds 15] [--batch 16] [--only gemm] [--strategies guided,random]
 or:      python tests/bench/spaces.py --record DIR    measures our own spaces on a GPU: `record_spaces.py`
+or:      python tests/bench/spaces.py --wall    searches our matmul space on a GPU: `wall_spaces.py`
 DIR holds tables (`space_tables.py`). Those of one kernel, of other cards or shapes, are each other's priors: "guided,
 prior" has all times of the first other one, "20 times" the best and 20 others, "misled" all in reversed order. Optuna's
 samplers and Kernel Tuner's strategies are replayed beside, where these are installed; every config that is asked for
@@ -11,8 +12,6 @@ counts, failed ones too, repeated ones once.
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import random
 import statistics
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import space_tables
+from space_peers import member, peers
 
 from autotuned import Space
 from autotuned.space.members import Members
@@ -45,14 +45,10 @@ def load(path: Path) -> Table:
     recorded = space_tables.read(path)
     names, found = recorded.names, {row: ms for row, (ms, _) in recorded.rows.items()}
     values = {name: sorted({row[place] for row in found}) for place, name in enumerate(names)}
-    space = Space(values, where=[_member(list(names), found)])
+    space = Space(values, where=[member(list(names), found)])
     members = space.members(options=False)
     times = {tuple(values[name].index(v) for name, v in zip(names, row)): ms for row, ms in found.items()}
     return Table(path.name.split(".")[0], members, times, min(ms for ms in found.values() if ms is not None))
-
-
-def _member(names: list[str], found: Any) -> Callable[..., bool]:
-    return eval(f"lambda {', '.join(names)}: ({', '.join(names)},) in found", {"found": found})
 
 
 class Counted:
@@ -77,83 +73,17 @@ class Counted:
         return ms
 
 
-def ours(name: str, prior: dict[Point, float] | None = None) -> Callable[[Counted, int, int], None]:
+Make = Callable[[Members, int], Any]  # a strategy for members and a seed
+
+
+def ours(name: str, prior: dict[Point, float] | None = None) -> Make:
     """One of our strategies."""
 
-    def run(counted: Counted, seed: int, batch: int) -> None:
-        members = counted.table.members
+    def make(members: Members, seed: int) -> Any:
         known = [(members.config(point), ms * 1e3) for point, ms in (prior or {}).items()]
-        chosen = strategy(name, members, seed, known)
-        while configs := chosen.ask(batch):
-            times = [(config, counted(members.point(config) or ())) for config in configs]
-            chosen.tell([(config, ms and ms * 1e3, "ok" if ms else "failed") for config, ms in times])
+        return strategy(name, members, seed, known)
 
-    return run
-
-
-def optunas(sampler: str) -> Callable[[Counted, int, int], None]:
-    """One of Optuna's samplers; what is no member is refused without counting, as its constraints would do."""
-
-    def run(counted: Counted, seed: int, batch: int) -> None:
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        more = {"multivariate": True} if sampler == "TPESampler" else {}
-        study = optuna.create_study(sampler=getattr(optuna.samplers, sampler)(seed=seed, **more))
-        members = counted.table.members
-        ranges = {
-            name: optuna.distributions.IntDistribution(0, len(values) - 1)
-            for name, values in zip(members.names, members.values)
-        }
-        for _ in range(20 * BUDGET):
-            trial = study.ask(ranges)
-            point = tuple(trial.params[name] for name in members.names)
-            ms = counted(point) if members.holds(point) else None
-            study.tell(trial, ms, state=None if ms is not None else optuna.trial.TrialState.FAIL)
-
-    return run
-
-
-def kernel_tuners(name: str) -> Callable[[Counted, int, int], None]:
-    """One of Kernel Tuner's strategies, over its own space, with a runner that asks the table."""
-
-    def run(counted: Counted, seed: int, batch: int) -> None:
-        import numpy as np
-        from kernel_tuner.interface import Options
-        from kernel_tuner.searchspace import Searchspace
-        from kernel_tuner.util import RuntimeFailedConfig
-
-        class Runner:
-            def run(self, rows: Any, options: Any) -> list[dict[str, Any]]:
-                found = [counted(known.get(tuple(row), ())) for row in rows]
-                results = ({"__error__": RuntimeFailedConfig()} if ms is None else {"time": ms} for ms in found)
-                return [{**dict(zip(lists, row)), **result} for row, result in zip(rows, results)]
-
-            def __getattr__(self, name: str) -> Any:
-                return lambda *args: None
-
-        random.seed(seed)
-        np.random.seed(seed)
-        members = counted.table.members
-        lists = {one: list(values) for one, values in zip(members.names, members.values)}
-        known = {tuple(v[i] for v, i in zip(members.values, point)): point for point in counted.table.times}
-        space = Searchspace(lists, [_member(list(members.names), known)], 10**9)
-        options = Options(
-            objective=["time"], objective_higher_is_better=[False], strategy_options={}, verbose=False, budget=Runner(),
-            max_fevals=BUDGET, eps=1e-6, tune_params=lists,
-        )  # fmt: skip
-        importlib.import_module(f"kernel_tuner.strategies.{name}").tune(space, Runner(), options)
-
-    return run
-
-
-def peers() -> Iterator[tuple[str, Callable[[Counted, int, int], None]]]:
-    """What is installed of others."""
-    if importlib.util.find_spec("optuna"):
-        yield from ((f"Optuna {name}", optunas(f"{name}Sampler")) for name in ("TPE", "Random"))
-    if importlib.util.find_spec("kernel_tuner"):
-        for name in ("diff_evo", "genetic_algorithm"):
-            yield f"Kernel Tuner {name}", kernel_tuners(name)
+    return make
 
 
 def priors(table: Table, others: list[Table]) -> Iterator[tuple[str, dict[Point, float]]]:
@@ -171,17 +101,22 @@ def priors(table: Table, others: list[Table]) -> Iterator[tuple[str, dict[Point,
         yield "guided, misled", dict(zip(order, sorted(whole.values(), reverse=True)))
 
 
-def replay(table: Table, run: Callable[[Counted, int, int], None], seed: int, batch: int) -> int:
+def replay(table: Table, make: Make, seed: int, batch: int) -> int:
     """How many configs were asked for."""
-    counted = Counted(table)
+    counted, members = Counted(table), table.members
+    chosen = make(members, seed)
     try:
-        run(counted, seed, batch)
+        while configs := chosen.ask(min(batch, getattr(chosen, "at_once", batch))):
+            times = [(config, counted(members.point(config) or ())) for config in configs]
+            chosen.tell([(config, ms and ms * 1e3, "ok" if ms else "failed") for config, ms in times])
     except Counted.Done:
         pass
+    if hasattr(chosen, "close"):
+        chosen.close()
     return counted.needed
 
 
-def runs(table: Table, tables: list[Table]) -> dict[str, Callable[[Counted, int, int], None]]:
+def runs(table: Table, tables: list[Table]) -> dict[str, Make]:
     """Every strategy for one table, by name."""
     kernel = table.name.split("-")[0]
     others = [one for one in tables if one is not table and one.name.split("-")[0] == kernel]
@@ -195,7 +130,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--record", type=Path, help="measure our own spaces into this folder")
-    parser.add_argument("--budget", type=float, default=300.0, help="seconds for --record")
+    parser.add_argument("--wall", action="store_true", help="seconds of searches on this GPU")
+    parser.add_argument("--pretended", action="store_true", help="--wall without a GPU")
+    parser.add_argument("--json", type=Path, help="also write the runs of --wall to this file")
+    parser.add_argument("--budget", type=float, default=300.0, help="seconds for --record and --wall")
     parser.add_argument("--few", type=int, default=0, help="so many configs of each space for --record")
     parser.add_argument("--seeds", type=int, default=15)
     parser.add_argument("--batch", type=int, default=16)
@@ -207,6 +145,12 @@ def main() -> None:
 
         only = given.only.split(",") if given.only else list(record_spaces.PROBLEMS)
         raise SystemExit(0 if record_spaces.record(given.record, given.budget, only, given.few) else 3)
+    if given.wall:
+        import wall_spaces
+
+        only = [one for one in given.strategies.split(";") if one]
+        wall_spaces.measure(given.data, given.budget, given.pretended, given.json, only)
+        return
     tables = [load(path) for path in sorted(given.data.glob("*.csv*"))]
     print("| space | strategy | median | found | worst | s |\n|---|---|---|---|---|---|")
     for table in tables:

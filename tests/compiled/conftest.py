@@ -8,7 +8,23 @@ COMPILED = os.environ.get("AUTOTUNED_TESTS") == "compiled"
 collect_ignore_glob = [] if COMPILED else ["*.py"]
 if COMPILED:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not said
-    from pretended import bench, driver, launches, pretended_session  # noqa: F401  (fixtures)
+    from pretended import (  # noqa: F401
+        bench,
+        compiled_once,
+        driver,
+        launches,
+        pretended_session,
+        session_scratch,
+    )  # fmt: skip
+    from served_binaries import (  # noqa: F401
+        built_once,
+        library,
+        nothing_compiles,
+        nothing_compiles_later,
+        second,
+        served,
+        shipped,
+    )  # fmt: skip
     from tritons_packer import shared_device  # noqa: F401
 
 # Every test of these modules runs on both launchers. Without a driver the C one ends in the same recording launcher;
@@ -35,6 +51,18 @@ def pytest_generate_tests(metafunc):
     """Both launchers for the modules above."""
     if metafunc.module.__name__.rpartition(".")[2] in TWINS:
         metafunc.parametrize("launcher", ["c", "python"], indirect=True)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol():
+    """Take away what a test left in the environment: Triton's knobs write there, also when a patch of one is undone."""
+    before = set(os.environ)
+    try:
+        return (yield)
+    finally:
+        for name in set(os.environ) - before - {"TRITON_CACHE_DIR"}:  # the session's own
+            if name.startswith("TRITON_"):
+                del os.environ[name]
 
 
 @pytest.fixture(autouse=True)

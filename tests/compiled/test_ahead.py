@@ -20,6 +20,7 @@ from triton.runtime.autotuner import Autotuner
 import autotuned
 from autotuned.dropin import ahead, install
 from autotuned.search.compiling import compile, crew, progress
+from autotuned.triton_compat import launcher
 
 BLOCKS = (16, 32, 64, 128)
 TIMES = {16: 2.0, 32: 3.0, 64: 1.0, 128: 4.0}
@@ -116,6 +117,24 @@ def test_all_are_compiled_by_threads_before_the_first_is_measured(kind, events, 
     assert sorted(blocks_compiled(events)) == list(BLOCKS)
     assert events.all[len(BLOCKS) :] == [("measured", block) for block in BLOCKS]
     assert kernel.best_config.kwargs == {"BLOCK": 64}
+
+
+@pytest.mark.parametrize("race", [False, True])
+def test_what_launches_them_is_built_by_the_first_thread_that_is_done(race, x, monkeypatch):
+    made, threads, active = [], [], triton.runtime.driver.active
+    cls = active.launcher_cls
+
+    def launcher_cls(src, metadata):
+        made.append(tuple(src.signature.values()))
+        threads.append(threading.current_thread().name.partition("_")[0])
+        return cls(src, metadata)
+
+    monkeypatch.setattr(active, "launcher_cls", launcher_cls)
+    monkeypatch.setattr(launcher, "_begun", set())
+    autotuned.install(race=race)
+    tuned()[(4,)](x, 100)
+    assert threads[0] == ("autotuned-compile" if race else "autotuned-ahead")
+    assert threads.count(threads[0]) == 1 and len(set(made)) == 1 and set(threads[1:]) == {"MainThread"}
 
 
 @pytest.mark.parametrize("way", ["ahead=False", "one worker", "AUTOTUNED_COMPILE_WORKERS=0"])

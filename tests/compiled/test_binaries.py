@@ -1,16 +1,12 @@
-"""Compiled kernels that ship: built from config files, loaded without Triton's compiler, launched as Triton's are."""
+"""Compiled kernels that ship: loaded without Triton's compiler, launched as Triton's are."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import json
-import re
 import struct
 import subprocess
 import sys
 import threading
-import zlib
 from pathlib import Path
 
 import fake_libcuda
@@ -19,106 +15,11 @@ import numpy as np
 import pytest
 import torch
 import triton
+from served_binaries import call, compiled_by_triton, fresh
 
 import autotuned
-from autotuned.binaries import file as binaryfile
-from autotuned.binaries import writer as binary_writer
 from autotuned.binaries.loaded import _parameter
-from autotuned.configfiles import exchange
 from autotuned.errors import SealedError
-from autotuned.offline import binaries
-from autotuned.triton_compat import fingerprint
-
-
-def fresh():
-    """The kernel as a new process imports it."""
-    sys.modules.pop("shipped_kernel", None)
-    module = importlib.import_module("shipped_kernel")
-    module.bench.calls.clear()
-    return module
-
-
-def call(add, n=96, s=1, offset=0):
-    x, y = torch.zeros(256), torch.zeros(256)
-    return add[(4,)](x[offset:], y[offset:], n, s)
-
-
-@pytest.fixture
-def shipped(driver, tmp_path, monkeypatch):
-    """A folder with the choices for both cases, and the binaries for them."""
-    add = fresh().add
-    for n in (96, 100):
-        call(add, n)
-        sys.modules["shipped_kernel"].padded[(4,)](torch.zeros(128), n)
-    out = tmp_path / "tuned"
-    exchange.export(out)
-    result = binaries.build(out, ["shipped_kernel"], device="cpu")
-    assert result.missing == []
-    return out
-
-
-@pytest.fixture
-def library(monkeypatch):
-    return fake_libcuda.install(monkeypatch)
-
-
-@pytest.fixture
-def nothing_compiles_later(monkeypatch):
-    """From its call on, whatever compiles raises, and so does the hash over Triton's files."""
-
-    def refuse(*args, **kwargs):
-        raise AssertionError("compiled")
-
-    def begin():
-        for place in ("triton.compiler.compiler.compile", "triton.compile", "triton.compiler.compile"):
-            monkeypatch.setattr(place, refuse)
-        monkeypatch.setattr("autotuned.triton_compat.fingerprint.of", refuse)
-
-    return begin
-
-
-@pytest.fixture
-def nothing_compiles(nothing_compiles_later):
-    nothing_compiles_later()
-
-
-@pytest.fixture
-def served(shipped, library, tmp_path, monkeypatch):
-    """The kernel in a process that begins with empty caches and the folder registered."""
-    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
-    autotuned.register_configs(shipped, binaries=True)
-    return fresh().add
-
-
-@pytest.fixture
-def second(served, nothing_compiles):
-    """The same where nothing can be compiled."""
-    return served
-
-
-def test_the_file_holds_what_was_met_and_the_generic_ones(shipped):
-    [path] = shipped.glob("*/app.add.bin")
-    file = binaryfile.read(path.read_bytes(), str(path))
-    forms = {tuple(type_ for _, type_ in variant.form.types) for variant in file.variants}
-    pointers = ("*fp32", "*fp32")
-    assert forms == {
-        (*pointers, "i32", "=1", "constexpr"), (*pointers, "i32", "i32", "constexpr"),
-    }  # fmt: skip
-    assert len(file.variants) == 4  # n = 96 is divisible by 16, n = 100 is not
-    named = {
-        digest
-        for _, entry in exchange.read(next(shipped.glob("*/app.add.json")))[0].entries()
-        for digest in entry.binaries
-    }
-    assert named == {variant.digest for variant in file.variants}
-
-
-def test_the_machine_code_is_what_triton_compiles(shipped):
-    [path] = shipped.glob("*/app.add.bin")
-    file = binaryfile.read(path.read_bytes(), str(path))
-    codes = {file.code(variant) for variant in file.variants}
-    add = fresh().add
-    assert {call(add, n).asm["cubin"] for n in (96, 100)} < codes
 
 
 def test_a_second_process_compiles_nothing_and_hashes_nothing(second, library):
@@ -134,12 +35,6 @@ def test_a_call_that_nobody_foresaw_gets_the_generic_binary(second, library):
     call(second, 96, s=1, offset=1)
     call(second, 96, s=2)
     assert len(library.launches) == 2 and len(library.loads) == 2  # 1 is compiled in, 2 is a parameter
-
-
-def test_an_integer_of_another_width_compiles(served, library):
-    """The type of one argument decides that of products with others."""
-    call(served, 96, s=1 << 40)
-    assert library.launches == []
 
 
 def test_under_the_seal_the_generic_binary_serves_and_what_none_serves_is_an_error(served, library):
@@ -160,13 +55,6 @@ def test_untuned_calls_get_the_first_config_that_has_a_binary_under_the_seal(ser
     assert library.loads == ["add"]
 
 
-def test_a_config_with_code_of_its_own_is_given_no_binary(served, library):
-    served.configs = [triton.Config({"BLOCK": 32}, num_warps=4, ir_override="its_own.ttir")]
-    with autotuned.seal(), autotuned.mode("serve"), pytest.raises(SealedError):
-        call(served, 120)
-    assert library.launches == []
-
-
 def test_loads_and_refused_binaries_are_told(served, library):
     seen = []
     with autotuned.on_event(seen.append):
@@ -184,17 +72,6 @@ def test_explain_names_the_place(served):
     found = served.explain(x, x, 96, 1, grid=(4,))
     assert found.answer == "config files, with a binary", str(found)
     assert found.remarks[-1] == "a shipped binary is loaded"
-
-
-def test_explain_says_why_a_call_compiles(shipped, library, monkeypatch):
-    """The choice is in the store, so it answers in any case; what differs is said."""
-    autotuned.register_configs(shipped, binaries=True)
-    add, x = fresh().add, torch.zeros(256)
-    assert add.explain(x, x, 96, 1, grid=(4,)).remarks[-1] == "a shipped binary is loaded"
-    monkeypatch.setattr(triton.knobs.runtime, "debug", True)
-    assert add.explain(x, x, 96, 1, grid=(4,)).remarks[-1] == "it compiles: the knob debug is set"
-    monkeypatch.setattr(triton.knobs.runtime, "debug", False)
-    assert add.explain(x, x, 96, 2.0, grid=(4,)).remarks[-1] == "it compiles: `s`: fp32; compiled were: i32"
 
 
 @pytest.fixture(scope="session")
@@ -225,100 +102,6 @@ def test_a_process_without_any_compiler_serves(shipped, libcuda, tmp_path, launc
     assert [line[0] for line in lines] == ["load", "launch", "load", "launch", "launch", "launch"]
     assert [line[2] for line in lines if line[0] == "launch"] == ["4"] * 4
     assert not (tmp_path / "triton").exists()
-
-
-# -- when none serves ------------------------------------------------------------------------------------------------
-
-
-def compiled_by_triton(kernel):
-    return type(kernel).__name__ == "CompiledKernel"
-
-
-def edit_knob(monkeypatch, add):
-    monkeypatch.setattr(triton.knobs.compilation, "disable_line_info", True)
-
-
-def edit_environment(monkeypatch, add):
-    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1")
-
-
-def hook_stages(monkeypatch, add):
-    monkeypatch.setattr(triton.knobs.runtime, "add_stages_inspection_hook", lambda *stages: ("", ""))
-
-
-def have_another_launcher(monkeypatch, add):
-    monkeypatch.setattr(fingerprint, "launch_interface", lambda: "of a fork")
-
-
-def have_another_source(monkeypatch, add):
-    monkeypatch.setattr(type(add.tuner.tunable), "source", property(lambda self: "edited"))
-
-
-def replace_run(monkeypatch, add):
-    monkeypatch.setattr(add.fn, "run", add.fn.run, raising=False)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [edit_knob, edit_environment, hook_stages, have_another_launcher, have_another_source, replace_run],
-    ids=lambda change: change.__name__,
-)
-def test_what_changes_code_or_its_launch_has_the_call_compiled(served, library, monkeypatch, change):
-    change(monkeypatch, served)
-    assert compiled_by_triton(call(served))
-    assert library.loads == []
-
-
-def test_a_knob_that_is_put_back_does_not_count(served, library, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(triton.knobs.compilation, "instrumentation_mode", "some")
-    call(served)
-    assert library.loads == ["add"]
-
-
-def test_a_knob_that_changes_later_sends_the_next_launch_to_triton(served, library, monkeypatch):
-    call(served)
-    with monkeypatch.context() as patch:
-        patch.setattr(triton.knobs.runtime, "debug", True)
-        assert compiled_by_triton(call(served))
-    assert len(library.launches) == 1
-
-
-@pytest.mark.parametrize("error", [fake_libcuda.OUT_OF_MEMORY, fake_libcuda.NO_IMAGE])
-def test_a_binary_that_the_driver_refuses_is_said_and_the_call_compiles(served, library, caplog, error):
-    library.error = error
-    assert compiled_by_triton(call(served))
-    assert fake_libcuda.WORDS[error].decode() in caplog.text and "the call compiles" in caplog.text
-    assert library.launches == []
-
-
-def test_machine_code_that_was_swapped_is_not_launched(shipped, library, tmp_path, monkeypatch, caplog):
-    """Two blobs in each other's place, with the index' hash in order."""
-    [path] = shipped.glob("*/app.add.bin")
-    head, rest = path.read_bytes().split(b"\n", 1)
-    size = int(head.split()[2])
-    index = json.loads(zlib.decompress(rest[:size]))
-    names = list(index["blobs"])
-    index["blobs"] = dict(zip(names, [index["blobs"][name] for name in [*names[1:], names[0]]]))
-    text = zlib.compress(json.dumps(index).encode())
-    path.write_bytes(
-        f"autotuned-binaries 1 {len(text)} {hashlib.sha256(text).hexdigest()}\n".encode() + text + rest[size:]
-    )
-    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
-    autotuned.register_configs(shipped, binaries=True)
-    assert compiled_by_triton(call(fresh().add))
-    assert library.loads == [] and "expected content that matches its hash" in caplog.text
-
-
-def test_without_the_users_word_a_folder_gives_no_code(shipped, library, tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
-    autotuned.register_configs(shipped)
-    add = fresh().add
-    assert compiled_by_triton(call(add)) and library.loads == []
-    assert add.cache_info().searches == 0  # the choice serves
-
-
-# -- what a launch is ------------------------------------------------------------------------------------------------
 
 
 def test_launch_hooks_see_every_launch_by_name(second, library):
@@ -399,78 +182,9 @@ def test_the_launcher_of_triton_finds_the_binary_in_its_own_cache(served, librar
     assert library.loads == [] and launches[-1].name == "add"
 
 
-def test_merged_files_have_the_binaries_of_both(shipped, tmp_path):
-    [config] = shipped.glob("*/app.add.json")
-    halves = []
-    for number in (0, 1):
-        half = tmp_path / f"half{number}" / config.parent.name
-        half.mkdir(parents=True)
-        whole, _ = exchange.read(config)
-        [group] = whole.groups()
-        for place, name in enumerate(list(group.entries)):
-            if place != number:
-                del group.entries[name]
-        binary_writer.write(
-            half / config.name, whole, binary_writer.read(next(shipped.glob("*/app.add.bin")), "app.add")
-        )
-        halves.append(half.parent)
-    autotuned.merge(halves, tmp_path / "out")
-    assert (
-        next((tmp_path / "out").glob("*/app.add.bin")).read_bytes() == next(shipped.glob("*/app.add.bin")).read_bytes()
-    )
-    assert autotuned.check(tmp_path / "out").faults == []
-    [change] = autotuned.diff(halves[0], tmp_path / "out").changes
-    assert change.kind == "added"
-
-
-def test_check_says_what_is_not_there(shipped):
-    next(shipped.glob("*/app.add.bin")).unlink()
-    assert [str(fault).partition("json: ")[2] for fault in autotuned.check(shipped).faults] == [
-        "4 binaries that entries name are not in app.add.bin: autotuned export --binaries."
-    ]
-
-
-def test_check_says_what_was_edited_and_what_lies_there_alone(shipped):
-    path = next(shipped.glob("*/app.add.json"))
-    text = path.read_text()
-    path.write_text(re.sub(r'"BLOCK": \d+', '"BLOCK": 128', text))
-    (path.parent / "gone.bin").write_bytes(next(shipped.glob("*/app.add.bin")).read_bytes())
-    faults = "".join(map(str, autotuned.check(shipped).faults))
-    assert "2 entries name binaries of another config" in faults and "expected a config file beside it" in faults
-
-
-def test_binaries_of_a_newer_version_are_left_alone(shipped):
-    path = next(shipped.glob("*/app.add.bin"))
-    content = path.read_bytes().replace(b"autotuned-binaries 1 ", b"autotuned-binaries 2 ", 1)
-    path.write_bytes(content)
-    result = binaries.build(shipped, ["shipped_kernel"], device="cpu")
-    assert any("got a newer one: it is left alone" in line for file in result.files for line in file.missing)
-    assert path.read_bytes() == content
-
-
-def test_memory_that_was_full_is_asked_for_again(served, library):
-    library.error = fake_libcuda.OUT_OF_MEMORY
-    call(served)
-    library.error = 0
-    served.cache_clear()
-    call(served)
-    assert library.loads == ["add"]
-
-
 def test_a_module_that_was_imported_again_has_its_own_kernel(served, library):
     first, again = call(served), call(fresh().add)
     assert first.src.fn is not again.src.fn and again.src.fn is sys.modules["shipped_kernel"].add.fn
-
-
-def test_the_launcher_of_triton_is_given_nothing_generic(served, library, launches, monkeypatch):
-    """Under the hash of what Triton would compile for a call lies that, and nothing else."""
-    monkeypatch.setenv("AUTOTUNED_LAUNCHER", "triton")
-    filled = []
-    monkeypatch.setattr("autotuned.triton_compat.specialization.fill_cache", lambda *args: filled.append(args))
-    call(served, 96, s=1, offset=1)
-    assert filled == []
-    call(served, 96)
-    assert filled
 
 
 @pytest.mark.parametrize(
@@ -495,13 +209,6 @@ def test_memory_that_the_gpu_does_not_reach_is_refused(second, library, monkeypa
         call(second)
     with pytest.raises(ValueError, match=r"argument 'x_ptr'.*\(cpu tensor\?\)"):
         _parameter("x_ptr", "*fp32", torch.zeros(8))
-
-
-def test_building_again_changes_nothing(shipped):
-    files = [next(shipped.glob("*/app.add.json")), next(shipped.glob("*/app.add.bin"))]
-    before = [file.read_bytes() for file in files]
-    binaries.build(shipped, ["shipped_kernel"], device="cpu")
-    assert [file.read_bytes() for file in files] == before
 
 
 def test_heuristics_under_the_tuner_choose_the_binary(second, library):
@@ -533,67 +240,3 @@ def test_a_record_of_the_users_own_comes_first(shipped, library, tmp_path, monke
     assert add.explain(torch.zeros(256), torch.zeros(256), 96, 1, grid=(4,)).answer == "store"
     call(add)
     assert library.loads == ["add"]
-
-
-# -- the functions that build ----------------------------------------------------------------------------------------
-
-
-def test_tune_builds_what_its_files_need(driver, tmp_path):
-    fresh()
-    result = autotuned.tune(["shipped_kernel"], out=tmp_path / "tuned", binaries=True, isolate=False)
-    assert [(file.kernel, file.entries, file.of, file.missing) for file in result.binaries.files] == [
-        ("app.add", 2, 2, []), ("app.only", 1, 1, []), ("app.padded", 2, 2, []),
-    ]  # fmt: skip
-    assert result.to_json()["binaries"]["files"][0]["generic"] == 4
-    assert autotuned.check(tmp_path / "tuned").faults == []
-
-
-def test_a_kernel_with_one_config_ships_too(driver, library, tmp_path, monkeypatch, nothing_compiles_later):
-    """There is nothing to choose, and its binary serves all the same."""
-    fresh()
-    result = autotuned.tune(["shipped_kernel:only"], out=tmp_path / "tuned", binaries=True, isolate=False)
-    [file] = result.binaries.files
-    assert (file.kernel, file.entries, file.variants, file.missing) == ("app.only", 1, 2, [])
-    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
-    autotuned.register_configs(tmp_path / "tuned", binaries=True)
-    fresh()
-    only, x = sys.modules["shipped_kernel"].only, torch.zeros(256)
-    nothing_compiles_later()
-    with autotuned.seal():
-        for n in (96, 96, 100):
-            only[(4,)](x, n)
-    assert len(library.launches) == 3 and only.cache_info().hits == 1
-
-
-def test_warmup_builds_for_the_calls_of_a_recording(driver, tmp_path):
-    add = fresh().add
-    with autotuned.record(tmp_path / "calls.jsonl"):
-        call(add)
-    autotuned.export(tmp_path / "tuned", "app.add")
-    result = autotuned.warmup(tmp_path / "calls.jsonl", binaries=tmp_path / "tuned")
-    [file] = result.binaries.files
-    assert (file.entries, file.variants, file.missing) == (1, 3, [])
-
-
-def test_export_builds_beside_what_it_writes_and_says_what_it_cannot(driver, tmp_path):
-    add = fresh().add
-    for n in (96, 100, 104):  # there is no case of the last
-        call(add, n)
-    result = autotuned.export(tmp_path / "tuned", "app.add", binaries=True, targets=["shipped_kernel"])
-    [file] = result.binaries.files
-    assert (file.entries, file.of) == (2, 3)
-    assert file.missing == ["1 entries have no case and no recorded call here: name a target or a recording with them."]
-
-
-def test_entries_of_another_source_get_none(shipped, monkeypatch):
-    monkeypatch.setattr("autotuned.tunable.kernel.TunableKernel.source", property(lambda self: "edited"))
-    [file, _] = binaries.build(shipped, ["shipped_kernel"], device="cpu").files
-    assert file.missing == ["its entries were tuned for another source: tune again here, and build then."]
-
-
-def test_without_a_gpu_tensors_of_cases_have_no_memory(shipped, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    before = next(shipped.glob("*/app.add.bin")).read_bytes()
-    next(shipped.glob("*/app.add.bin")).unlink()
-    assert binaries.build(shipped, ["shipped_kernel"]).missing == []
-    assert next(shipped.glob("*/app.add.bin")).read_bytes() == before

@@ -159,6 +159,31 @@ def test_where_one_fails_the_next_builds_it_for_the_others(tmp_path, monkeypatch
     assert answers == ["failed", "built"]
 
 
+@pytest.mark.parametrize("stuck", [False, True])
+def test_forms_are_built_one_at_a_time_but_nobody_waits_for_a_slow_one(tmp_path, monkeypatch, stuck):
+    monkeypatch.setattr(frontend, "PATIENCE_S", 0.05 if stuck else 60.0)
+    forms, building, most, rest = frontend.Forms(tmp_path), [], [0], threading.Event()
+
+    def build(number):
+        building.append(number)
+        most[0] = max(most[0], len(building))
+        if stuck and number == 0:
+            assert rest.wait(20)
+        time.sleep(0.01)
+        building.remove(number)
+        return f"module {number}"
+
+    def ask(number):
+        made = forms.get(number, CONFIGS[0], lambda options: build(number), None)
+        if number == 3:
+            rest.set()
+        return made
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(ask, range(4))) == [f"module {number}" for number in range(4)]
+    assert (most[0] == 1) is not stuck
+
+
 def test_a_file_that_is_gone_is_built_again(tmp_path, built, monkeypatch):
     jit = PROBLEMS["matmul"].tuned(triton.autotune).fn
     monkeypatch.setattr(frontend.Forms, "_kept", lambda self, text: tmp_path / "gone.ttir")

@@ -178,10 +178,10 @@ def test_the_new_line_does_what_it_says(row, monkeypatch, tmp_path):
 
 
 def test_new_lines_name_options_that_there_are():
-    from autotuned import env
+    from autotuned import env, options
 
     named = set(re.findall(r"AUTOTUNED_\w+", " ".join(ROWS.values())))
-    assert named <= {option.name for option in env.OPTIONS}
+    assert named <= {option.name for option in options.OPTIONS}
     assert set(re.findall(r"AUTOTUNED_MODE=(\w+)", " ".join(ROWS.values()))) <= set(env.MODES)
 
 

@@ -1,5 +1,6 @@
 """Values that code can reach: two that differ never make equal fingerprints in silence, equal ones always do."""
 
+import functools
 import hashlib
 import linecache
 import os
@@ -7,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import pytest
@@ -213,13 +214,18 @@ WAYS = {
 }
 
 
+@functools.lru_cache(None)
+def code_of(text: str, has_source: bool) -> CodeType:
+    file = f"<values {hashlib.sha256(text.encode()).hexdigest()}>" if has_source else "<string>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    return compile(text, file, "exec")
+
+
 def fingerprint_of(text: str, has_source: bool = True) -> tuple[str, bool]:
     """Of the kernel that a text defines, and whether it means something in another process."""
     space: dict[str, Any] = {"__name__": "app_of_values"}
-    text = DEFINITIONS + text
-    file = f"<values {hashlib.sha256(text.encode()).hexdigest()}>" if has_source else "<string>"
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    exec(compile(text, file, "exec"), space)
+    for part in (DEFINITIONS, text):
+        exec(code_of(part, has_source), space)
     found = Fingerprint(space["kernel"])
     return found.value(), not found.opaque
 

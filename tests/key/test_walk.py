@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 import torch
 import triton
-import triton.language as tl
 from fakes import FakeConfig as Config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import quick
 
-from autotuned import Check, autotune
-from autotuned.errors import CallError
-from autotuned.key import walk
+from autotuned import autotune
+from autotuned.key import memory
 from autotuned.key.memory import gpu_of, tensors_in
 
 quietly = settings(max_examples=60, deadline=None, database=None, derandomize=True)
@@ -176,32 +174,32 @@ def test_what_holds_a_tensor_holds_it_once(holder):
     t = np.ones(4)
     value = HOLDERS[holder](t)
     assert [id(found) for _, found in tensors_in("x", (value, value))] == [id(t)]
-    assert not walk.is_cut(value)
+    assert not memory.is_cut(value)
 
 
 @pytest.mark.parametrize("make", [set, frozenset])
 def test_sets_and_keys_hold_tensors(make):
     t = torch.ones(4)
-    assert walk.tensors(make([t])) == walk.tensors({t: 1}) == [t]
+    assert memory.tensors(make([t])) == memory.tensors({t: 1}) == [t]
 
 
 def test_what_stands_for_an_object_weakly_holds_what_that_holds():
     t, bag = np.ones(4), Data(np.ones(3))
-    assert walk.tensors(weakref.proxy(bag)) == [bag.t]
+    assert memory.tensors(weakref.proxy(bag)) == [bag.t]
     reference, proxy = weakref.ref(t), weakref.proxy(bag)
     del t, bag
     gc.collect()
-    assert walk.tensors(reference) == walk.tensors(proxy) == []
+    assert memory.tensors(reference) == memory.tensors(proxy) == []
 
 
 def test_no_code_of_the_users_is_asked():
     t = np.ones(4)
-    assert [id(found) for found in walk.tensors([Asks(t)])] == [id(t)]
+    assert [id(found) for found in memory.tensors([Asks(t)])] == [id(t)]
 
 
 def test_the_order_is_that_of_the_containers():
     a, b, c, d = (np.ones(1) for _ in range(4))
-    assert list(map(id, walk.tensors((a, [b, {"x": c}], Data(d))))) == list(map(id, (a, b, c, d)))
+    assert list(map(id, memory.tensors((a, [b, {"x": c}], Data(d))))) == list(map(id, (a, b, c, d)))
 
 
 @triton.jit
@@ -215,7 +213,7 @@ def kernel(x_ptr):
     ids=lambda value: type(value).__name__,
 )
 def test_what_holds_none(value):
-    assert walk.tensors(value) == []
+    assert memory.tensors(value) == []
 
 
 def test_loggers_and_tuned_objects_are_the_program_and_not_the_argument():
@@ -223,13 +221,13 @@ def test_loggers_and_tuned_objects_are_the_program_and_not_the_argument():
     handler.kept = np.ones(3)
     function = autotune(CONFIGS)(add)
     function.kept = np.ones(3)
-    assert walk.tensors({"handler": handler, "function": function}) == []
+    assert memory.tensors({"handler": handler, "function": function}) == []
 
 
 def test_tensors_without_strides_are_the_tensors_that_they_are_made_of():
     dense = torch.eye(3)
     for sparse, count in ((dense.to_sparse(), 2), (torch.ones(2, device="meta"), 0)):
-        assert len(walk.tensors(SimpleNamespace(s=sparse))) == count
+        assert len(memory.tensors(SimpleNamespace(s=sparse))) == count
     sparse = torch.eye(3).to_sparse()
     for _, tensor in tensors_in("x", [sparse]):
         if tensor.is_floating_point():
@@ -238,10 +236,10 @@ def test_tensors_without_strides_are_the_tensors_that_they_are_made_of():
 
 
 def test_a_walk_ends(monkeypatch):
-    monkeypatch.setattr(walk, "LIMIT", 10)
-    assert walk.is_cut([[n] for n in range(11)])
-    assert not walk.is_cut(list(range(1000)))
-    assert len(walk.tensors([np.ones(1) for _ in range(8)])) == 8
+    monkeypatch.setattr(memory, "LIMIT", 10)
+    assert memory.is_cut([[n] for n in range(11)])
+    assert not memory.is_cut(list(range(1000)))
+    assert len(memory.tensors([np.ones(1) for _ in range(8)])) == 8
 
 
 class OnGpu(np.ndarray):
@@ -284,8 +282,8 @@ NESTINGS = st.lists(st.sampled_from(OUTER), min_size=1, max_size=4)
 
 
 def add(x, held, n, *, step):
-    for tensor in walk.tensors(held):
-        if not walk.holds_objects(tensor):
+    for tensor in memory.tensors(held):
+        if not memory.holds_objects(tensor):
             tensor += n
 
 
@@ -322,13 +320,13 @@ def test_a_reference_gets_copies_of_what_it_is_to_write(holder):
     """What holds a tensor is copied with it, or the reference must return what is expected."""
 
     def run(held, *, step):
-        for tensor in walk.tensors(held):
-            if not walk.holds_objects(tensor):
+        for tensor in memory.tensors(held):
+            if not memory.holds_objects(tensor):
                 tensor += 1 if step != 16 else 2
 
     def reference(held):
-        for tensor in walk.tensors(held):
-            if not walk.holds_objects(tensor):
+        for tensor in memory.tensors(held):
+            if not memory.holds_objects(tensor):
                 tensor += 1
 
     t = np.zeros(4)
@@ -379,91 +377,3 @@ def test_an_array_of_objects_gets_its_objects_back():
     assert held[0] == 2
     assert (held[1] == 2).all()
     assert (inner == 1).all()
-
-
-# -- a name that finds nothing ---------------------------------------------------------------------------------------
-
-
-class Opaque:
-    """What a walk cannot see into is an object without any."""
-
-
-NOTHING = [1.5, 3, True, "text", np.float32(1), [1.0], {"a": 1}, Opaque(), len, (None, 1), bytearray(4)]
-MODES = ["auto", "serve", "search", "off"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("option", ["restore_value", "reset_to_zero", "poison"])
-@pytest.mark.parametrize("value", NOTHING, ids=lambda value: type(value).__name__)
-def test_a_listed_argument_without_a_tensor_is_an_error_at_the_first_call(option, value, mode, monkeypatch):
-    monkeypatch.setenv("AUTOTUNED_MODE", mode)
-    poison = {"check": Check("first", poison=["held"]), "restore_value": ["x"]}
-    function = tuned(**(poison if option == "poison" else {option: ["held"]}))
-    x = np.ones(2)
-    for act in (function, function.prepare):
-        with pytest.raises(CallError) as caught:
-            act(x, value, 0.5)
-        text = str(caught.value)
-        assert f"add`: {option} names 'held': expected a tensor, or an object that contains one" in text
-        assert f"got {type(value).__name__}" in text
-        assert f"remove 'held' from {option}=" in text
-
-
-@pytest.mark.parametrize("value", [None, [], (), {}, (None, None), [None], {"a": None}], ids=repr)
-def test_none_is_skipped_and_so_is_what_holds_nothing_else(value):
-    for option in ("restore_value", "reset_to_zero"):
-        function = tuned(**{option: ["held"]})
-        function(np.ones(2), value, 0.5)
-        assert function.cache_info().searches == 1
-
-
-def test_a_hit_whose_object_has_lost_its_accumulator_is_an_error_too():
-    function, held = tuned(reset_to_zero=["held"]), SimpleNamespace(t=np.ones(3))
-    function(np.ones(2), held, 0.5)
-    held.t = None
-    with pytest.raises(CallError, match="reset_to_zero names 'held'"):
-        function(np.ones(2), held, 0.5)
-
-
-def test_a_listed_parameter_that_configs_set_is_no_tensor():
-    with pytest.raises(CallError, match="restore_value names 'step'.* got str: 'what configs or heuristics set'"):
-        tuned(restore_value=["step"])(np.ones(2), np.ones(2), 0.5)
-
-
-def test_what_is_larger_than_a_walk_is_said(monkeypatch, caplog):
-    monkeypatch.setattr(walk, "LIMIT", 10)
-    tuned()(np.ones(2), [[n] for n in range(20)], 0.5)
-    assert "argument 'held' holds more than 10 objects: tensors beyond those are not protected" in caplog.text
-
-
-# -- kernels ---------------------------------------------------------------------------------------------------------
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-BLOCKS = [triton.Config({"BLOCK": block}) for block in (4, 8, 16)]
-
-
-@triton.jit
-def bump(held, n, eps, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(held[0] + i, tl.load(held[0] + i, mask=i < n) + eps, mask=i < n)
-
-
-@pytest.mark.parametrize(
-    "wrap", [lambda t: (t,), lambda t: (t, 3, None), lambda t: (t, (t, 1))], ids=["one", "with others", "within"]
-)
-@pytest.mark.parametrize(("option", "left"), [(None, 2.5), ("restore_value", 2.5), ("reset_to_zero", 0.5)])
-def test_a_tensor_in_a_tuple_of_a_kernel(wrap, option, left):
-    options = {option: ["held"]} if option else {}
-    kernel = autotune(BLOCKS, do_bench=quick, cache_results=False, **options)(bump)
-    t = torch.full((16,), 2.0, device=DEVICE)
-    kernel[lambda meta: (triton.cdiv(16, meta["BLOCK"]),)](wrap(t), 16, 0.5)
-    assert kernel.cache_info().searches == 1
-    assert (t == left).all()
-
-
-@pytest.mark.parametrize("option", ["restore_value", "reset_to_zero"])
-def test_a_number_in_a_list_of_a_kernel(option):
-    kernel = autotune(BLOCKS, do_bench=quick, cache_results=False, **{option: ["eps"]})(bump)
-    for _ in range(2):
-        with pytest.raises(CallError, match=f"bump`: {option} names 'eps': expected a tensor.* got float: 0.5"):
-            kernel[(1,)]((torch.ones(16, device=DEVICE),), 16, 0.5)

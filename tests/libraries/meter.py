@@ -20,9 +20,8 @@ BATCH = 10  # timed calls between two waits for the GPU, so that its queue never
 _DOES = (
     ("triton/compiler/compiler.py", "compile"),
     ("triton/testing.py", "measure"),
-    ("/autotuned/search/compiling/compile", "compile"),
-    ("/autotuned/search/crew", "compile"),
-    ("/autotuned/search/threads", "compile"),
+    ("triton/runtime/build.py", "compile"),
+    ("/autotuned/search/compiling/", "compile"),
     ("/autotuned/dropin/ahead", "compile"),
     ("/autotuned/dropin/order", "compile"),
     ("/autotuned/offline/workers/compile", "compile"),

@@ -161,6 +161,16 @@ def test_recordings_of_several_hosts_are_added_up_as_they_come(store, tmp_path):
     assert tail.look() and counts(tail) == {1: 11, 2: 1, 3: 1} and tail.strange == 0
 
 
+def test_hosts_of_one_name_and_path_do_not_overwrite_each_others_recording(store, tmp_path, monkeypatch):
+    names = set()
+    for host in ("a", "b", "a"):
+        monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / host))
+        names.update(pushed(store, tmp_path / "calls.jsonl", line(recorded(1)), more(recorded(1), 4)).files)
+    tail = StoreTail(store)
+    assert len(names) == 2 and tail.look()
+    assert [call.count for call in tail.calls.values()] == [10]
+
+
 def test_a_recording_that_the_key_does_not_verify_is_left_out_and_said_once(store, tmp_path, monkeypatch, caplog):
     pushed(store, tmp_path / "a.jsonl", line(recorded(1)))
     monkeypatch.setenv("AUTOTUNED_STORE_KEY", SECRET + " of others")

@@ -19,7 +19,7 @@ EVERYTHING = sorted([*LIBRARY, *(PACKAGE / "kernels").glob("*.py"), *(ROOT / "cl
 # What lies at the top of `autotuned/`, then its packages: each imports from those before it, also where only types need
 # it, and from itself, where no file leads back to itself.
 RANKS = [
-    {"errors", "env", "events", "disk", "typed_json", "_native", "_startup"},
+    {"errors", "env", "options", "events", "disk", "typed_json", "_native", "_startup", "experimental"},
     {"gpu"},
     {"key"},
     {"triton_compat", "store"},

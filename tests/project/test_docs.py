@@ -19,7 +19,7 @@ from pages import FENCED, ROOT, follow, read, steps
 from typer.testing import CliRunner
 
 import autotuned
-from autotuned import env, errors
+from autotuned import env, errors, options
 from autotuned.api import function, tuned
 from autotuned.gpu import device
 from autotuned.resolve import explain
@@ -179,8 +179,8 @@ def test_design_has_every_package_with_its_docstring_and_the_file_to_open_first(
 
 def test_reference_has_every_option():
     rows = {name: (default, text) for name, default, text in table("docs/reference.md", "## Environment")}
-    assert rows.keys() == {option.name for option in env.OPTIONS}
-    for option in env.OPTIONS:
+    assert rows.keys() == {option.name for option in options.OPTIONS}
+    for option in options.OPTIONS:
         assert rows[option.name][0].replace("`", "") == option.default
 
 
@@ -271,7 +271,9 @@ def test_tuning_has_the_constants_of_the_race():
         f"rounds of {race.FINAL_ROUND}, up to {race.FINAL_SAMPLES} | at most {race.FINALISTS} finalists, ",
         f"finalists, within {race.FINAL_BAND:.0%} or",
         f"at least {trial.NOISE_FLOOR:.1%}",
-        f"Configs within {race.TIE_BAND:.1%} of",
+        f"Configs within {race.NEAR:.2%} of",
+        f"ties within {race.TIE_BAND:.1%}.",
+        f"launched {race.MOST_PARTED} times\nor for {race.PART_BUDGET_S * 1e3:.0f} ms",
         f"measured for {race.CONFIG_BUDGET_S} s",
         f"({timers.CudaTimer.resolution_us} us for CUDA events, {timers.HostTimer.resolution_us} us on the CPU)",
     ):

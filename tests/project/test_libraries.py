@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
+import autotuned
+
 FOLDER = Path(__file__).parents[1] / "libraries"
 sys.path.insert(0, str(FOLDER))
 import meter  # noqa: E402
@@ -262,7 +264,7 @@ def test_bits_are_compared_where_the_same_configs_were_chosen(ours, said):
         ([("/x/autotuned/dropin/ahead.py", "wait")], "tuned compile"),
         ([("/x/autotuned/search/search.py", "run"), ("/x/autotuned/search/race.py", "go")], "tuned measure"),
         ([("/x/autotuned/search/search.py", "run"), ("/x/autotuned/search/compiling/compile.py", "go")], "tuned compile"),
-        ([("triton/runtime/autotuner.py", "benchmark"), ("/x/autotuned/dropin/ahead.py", "all"), ("/x/autotuned/search/crew.py", "wait")], "tuned compile"),
+        ([("triton/runtime/autotuner.py", "benchmark"), ("/x/autotuned/dropin/ahead.py", "all"), ("/x/autotuned/search/compiling/crew.py", "wait")], "tuned compile"),
         ([("/x/autotuned/dropin/raced.py", "times")], "tuned other"),
         ([("/x/autotuned/dropin/raced.py", "times"), ("<frozen importlib._bootstrap>", "_load")], "imports"),
     ],
@@ -270,8 +272,22 @@ def test_bits_are_compared_where_the_same_configs_were_chosen(ours, said):
 def test_time_is_told_apart_by_what_is_on_the_stack(frames, spent):
     frame = None
     for path, name in frames:
-        frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=path, co_name=name), f_back=frame)
+        frame = frame_of(path, name, frame)
     assert meter.spent_on(frame) == spent
+
+
+def frame_of(path, name="function", back=None):
+    return SimpleNamespace(f_code=SimpleNamespace(co_filename=path, co_name=name), f_back=back)
+
+
+def test_the_files_by_which_it_is_told_are_there():
+    """A file that moved would count as something else."""
+    files = [f"/{path}" for path in Path(autotuned.__file__).parent.rglob("*.py")]
+    parts = [part for part, _ in meter._DOES if "/autotuned/" in part] + list(meter._SEARCHES)
+    assert [part for part in parts if not any(part in file for file in files)] == []
+    assert {what for file in files if "/search/compiling/" in file for what in [meter.spent_on(frame_of(file))]} == {
+        "tuned compile"
+    }
 
 
 def test_the_sampler_does_not_count_threads_of_a_pool():

@@ -53,7 +53,7 @@ def test_windows_in_which_nothing_was_done_meet_no_goal() -> None:
 
 def test_it_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    options = Namespace(into=tmp_path, budget=100.0, report=False, pretended=True)
+    options = Namespace(into=tmp_path, budget=100.0, report=False, pretended=True, one_gpu=False)
     monkeypatch.setattr(
         serving,
         "run",
@@ -78,18 +78,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Namespace]
         folder = tmp_path / piece
         if piece == "ahead":
             return started(piece, options, left_s)
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(folder / "cache"))
         import served
 
         served.matmul.cache_clear()
         served.scaled.cache_clear()
-        return serving.PIECES[piece](folder, options)
+        return (serving.PIECES | serving.ONE_GPU)[piece](folder, options)
 
     monkeypatch.setattr(serving, "run", run)
     monkeypatch.setattr(serving, "FOLLOWED", 300)
     monkeypatch.setattr(serving.never, "MOST_BLOCKS", 30)
-    yield Namespace(into=tmp_path, budget=100.0, report=False, pretended=True, calls=400, window=100, shapes=4)
+    options = Namespace(into=tmp_path, budget=100.0, report=False, pretended=True, calls=400, window=100, shapes=4)
+    options.one_gpu, options.seconds, options.rounds, options.every = False, 0.3, 2, 0.05
+    yield options
     sys.modules.pop("served", None)
 
 
@@ -106,3 +108,36 @@ def test_a_rehearsal_without_a_gpu(here: Namespace) -> None:
     assert done["known"]["refreshes"] == [1] * serving.FEW
     assert (done["tuned"]["tuned"], done["losses"]["swapped"]) == (4, 4)
     assert list(serving.rows(done))[-1][2].startswith("0 of 4, 4 swapped")
+
+
+def test_a_rehearsal_of_swaps_in_the_background(here: Namespace) -> None:
+    """Windows are kept one by one; a budget that ends is no result, and the next run goes on."""
+    here.one_gpu, folder = True, here.into / "background"
+    (here.into / "results.jsonl").write_text(json.dumps({"piece": "ahead", "result": {}}))
+    short, options = (Namespace(**{**vars(here), "budget": budget}) for budget in (1.5, 60.0))
+    assert serving.run("background", short, 0.0) is None
+    assert 1 <= len(serving.lines_of(folder / "windows.jsonl")) < 6
+    assert list(serving.work(options)) == ["ahead", "background"]
+    found = serving.background(folder, options)
+    lines = serving.lines_of(folder / "windows.jsonl")
+    assert sorted(one["kind"] for one in lines) == sorted(serving.swapped.KINDS * 2)
+    assert found is not None and found["swaps"] == sum(len(one["swap_s"]) for one in lines) > 2
+    assert all(not one["swap_s"] for one in lines if one["kind"] != "background")
+    assert {kind: one["calls"] for kind, one in found["windows"].items()} == {
+        kind: sum(one["calls"] for one in lines if one["kind"] == kind) for kind in serving.swapped.KINDS
+    }
+    assert any("function calls" in line for line in found["profile"])
+
+
+def test_what_the_table_says_of_swaps_in_the_background() -> None:
+    kinds = dict(zip(serving.swapped.KINDS, ({100: 99, 200: 1}, {100: 99, 210: 1}, {100: 98, 200: 1, 300: 1})))
+    lines = [{"kind": kind, "calls": 100, "max_us": 3.0, "bins": bins, "swap_s": []} for kind, bins in kinds.items()]
+    lines[2]["swap_s"] = [0.01, 0.02]
+    found = serving.swapped.summary(lines)
+    assert [one["p99_us"] for one in found["windows"].values()] == [2.005, 2.105, 3.005]
+    assert [row[-1] for row in serving.background_rows(found)] == [None, False]
+    assert "2 swaps, each 15.0 ms" in list(serving.background_rows(found))[1][2]
+    found["windows"]["background"] = found["windows"]["control"]
+    assert [row[-1] for row in serving.background_rows(found)] == [None, True]
+    assert [row[-1] for row in serving.background_rows(found | {"swaps": 0})] == [None, False]
+    assert [row[-1] for row in serving.background_rows(None)] == [None, None]

@@ -19,7 +19,7 @@ from stored import says
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autotuned.errors import EncodingError, RecordError
-from autotuned.key import walk
+from autotuned.key import memory
 from autotuned.recording import arguments as argspec
 from autotuned.search.compiling import parallelism
 
@@ -234,7 +234,7 @@ Pair = collections.namedtuple("Pair", "first t")
 def test_tensors_in_containers_are_written_and_made_anew(wrap):
     t = np.arange(6, dtype=np.int32)
     made = again(x=wrap(t), t=t)
-    found = walk.tensors(made["x"])
+    found = memory.tensors(made["x"])
     assert str(made["x"]) == str(wrap(t))
     assert found
     for tensor in found:

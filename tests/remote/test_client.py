@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fakes import make_key
 from stored import lines
 from stores import block_of, data_in, measured
 
+import autotuned
 from autotuned.key.key import Key
 from autotuned.remote import outbox
 from autotuned.remote.client import Client
@@ -172,6 +174,17 @@ def test_a_reader_sends_nothing_and_keeps_what_it_measures(url: str, hosts: Any)
         assert data_in(one, key) is None
         assert block_of(records.read_of(key)) == 128
         assert not (layout.root() / layout.OUTBOX).exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "asked", "reads_only"), [("1", False, True), ("0", True, True), ("0", False, False)]
+)
+def test_the_environment_makes_a_reader_of_every_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, asked: bool, reads_only: bool
+) -> None:
+    monkeypatch.setenv("AUTOTUNED_STORE_READ_ONLY", variable)
+    with autotuned.connect(f"file://{tmp_path}", read_only=asked) as connection:
+        assert connection.client.place.read_only is reads_only
 
 
 # -- what could not be sent ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import os
 import select
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -22,16 +23,23 @@ WAIT_S = 0.5  # a process that is kept out until then is kept out by the lock
 
 
 def forked(action: Callable[[], Any]) -> int:
-    """Do something in a child process."""
+    """Do something in a child process, on a thread that holds no lock, whatever the forking one holds."""
     pid = os.fork()
     if pid:
         return pid
-    try:
-        action()
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
+    code = [1]
+
+    def act() -> None:
+        try:
+            action()
+            code[0] = 0
+        except BaseException:
+            traceback.print_exc()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+    os._exit(code[0])
 
 
 def ended(pid: int) -> bool:

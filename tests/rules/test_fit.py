@@ -156,6 +156,15 @@ def test_a_pair_is_known_where_it_was_tuned_and_gaps_are_not():
     assert alone.along == ((1, 2048),)
 
 
+def test_a_call_alone_with_its_other_sizes_has_no_neighbour():
+    names = [synthetic.form_of((size, 64, 32, 4, 3)) for size in (16, 128)]
+    sizes = [(round(8 * 1.15**number), 4096) for number in range(60)] + [(512, 512)]
+    calls = [({"values": {"M": m, "N": n}, "tensors": {}}, {names[0]: 10 + 5 * (m > 128), names[1]: 10 + 5 * (m <= 128)})
+             for m, n in sizes]  # fmt: skip
+    [(table, _)] = tables(calls)
+    assert len(fit.fit(table, 0.05).configs) == 2
+
+
 def test_few_calls_give_no_rule_and_say_so():
     found = fit.fit(synthetic.Kernel(1).table(12), 0.05)
     assert (found.rule(), found.why_not) == (None, "expected 20 calls or more, got 12")

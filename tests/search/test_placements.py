@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fakes import FakeConfig as Config
@@ -18,6 +21,7 @@ from autotuned import autotune
 from autotuned.search import placements, race, timers
 from autotuned.search.race import Duel
 from autotuned.search.trial import Trial
+from autotuned.store import records
 from autotuned.tunable.call import Call
 
 
@@ -74,6 +78,47 @@ def test_only_what_is_written_is_renewed() -> None:
     assert one.call.arguments["x"].tolist() == [1.0] * 8
 
 
+def test_a_copy_is_the_kind_of_object_that_its_original_is() -> None:
+    weight, leaf = torch.nn.Parameter(torch.ones(4)), torch.ones(4, requires_grad=True)
+    weight.loader = len  # type: ignore[attr-defined]
+    [one] = placed(1, weight=weight, leaf=leaf, node=leaf * 2, plain=torch.ones(4))
+    copies = one.call.arguments
+    assert type(copies["weight"]) is torch.nn.Parameter and copies["weight"].loader is len
+    assert [copy.requires_grad for copy in copies.values()] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("first", ["short", "long", "shifted"])
+def test_storages_that_overlap_without_being_one_are_not_moved(first: str) -> None:
+    array = np.arange(100.0)
+    parts = {"short": array[:10], "long": array, "shifted": array[5:]}
+    others = {name: torch.from_numpy(part) for name, part in parts.items() if name != first}
+    assert placed(**{first: torch.from_numpy(parts[first])}, **others) == []
+    assert len(placed(x=torch.from_numpy(array[:50]), y=torch.from_numpy(array[50:]), z=torch.empty(0))) == 2
+
+
+def test_tensors_to_whose_memory_torch_gives_no_access_are_not_moved() -> None:
+    found: list[Any] = []
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        found.append(placed(x=x, y=torch.ones(3)))
+        return x
+
+    torch.func.vmap(look)(torch.ones(2, 3))
+    assert found == [[]]
+
+
+def with_gradient() -> torch.Tensor:
+    tensor = torch.ones(3, requires_grad=True)
+    tensor.grad = torch.ones(3)
+    return tensor
+
+
+def with_scale() -> torch.Tensor:
+    tensor = torch.ones(3)
+    tensor.scale = torch.ones(1)  # type: ignore[attr-defined]
+    return tensor
+
+
 class Own(torch.Tensor):
     pass
 
@@ -81,8 +126,9 @@ class Own(torch.Tensor):
 @pytest.mark.parametrize(
     "value",
     [[torch.ones(3)], (torch.ones(3), 2), torch.ones(3).as_subclass(Own), {"a": torch.ones(3)},
-     torch.ones(2, 2).to_sparse(), torch.ones(3, dtype=torch.complex64).conj()],
-    ids=["list", "tuple", "subclass", "dict", "sparse", "conjugated"],
+     torch.ones(2, 2).to_sparse(), torch.ones(3, dtype=torch.complex64).conj(),
+     torch.ones(3, dtype=torch.complex64).conj().imag, with_gradient(), with_scale()],
+    ids=["list", "tuple", "subclass", "dict", "sparse", "conjugated", "negated", "with a gradient", "with a tensor"],
 )  # fmt: skip
 def test_what_is_no_plain_tensor_is_not_moved(value: Any) -> None:
     assert placed(x=torch.ones(3), other=value) == []
@@ -128,7 +174,7 @@ def fought(lead: float, *elsewhere: float) -> Duel:
     pair = (
         Trial(index, lambda: None, lambda: None, samples_us=[us] * 5) for index, us in enumerate((100.0, 100 * lead))
     )
-    return Duel(*pair, elsewhere=elsewhere)
+    return Duel(*pair, elsewhere=tuple(map(fought, elsewhere)))
 
 
 @pytest.mark.parametrize(
@@ -138,6 +184,26 @@ def fought(lead: float, *elsewhere: float) -> Duel:
 )  # fmt: skip
 def test_it_is_won_over_all_places_by_more_than_they_differ(leads: tuple[float, ...], won: bool) -> None:
     assert fought(*leads).is_won is won
+
+
+def disturbed(lead: float, seed: int) -> Duel:
+    """A duel at six places, beside another who uses the device for three tenths of the time."""
+    noise = random.Random(seed)
+
+    def sampled(index: int, us: float, count: int) -> Trial:
+        samples_us = [us * noise.gauss(1, 0.01) for _ in range(count)]
+        samples_us = [us * (1 + (noise.random() < 0.3) * noise.expovariate(2.0)) for us in samples_us]
+        return Trial(index, lambda: None, lambda: None, samples_us=samples_us)
+
+    places = [Duel(sampled(0, 100.0, count), sampled(1, 100 * lead, count)) for count in (5, 3, 3, 3, 3, 3)]
+    return replace(places[0], elsewhere=tuple(places[1:]))
+
+
+@pytest.mark.parametrize(("lead", "least", "most"), [(1.045, 90, 100), (1.0, 0, 12), (0.99, 0, 4), (0.97, 0, 0)])
+def test_load_neither_hides_the_faster_nor_lets_the_slower_win(lead: float, least: int, most: int) -> None:
+    duels = [disturbed(lead, seed) for seed in range(100)]
+    assert sum(duel.is_disturbed for duel in duels) >= 60
+    assert least <= sum(duel.is_won for duel in duels) <= most
 
 
 class Places:
@@ -194,6 +260,76 @@ def test_what_is_faster_only_here_is_not_chosen(
     assert ("no faster than the untuned config" in caplog.text) == (here > 1 and not chosen)
     assert all(seen == [0.0] * 4 for seen in kernel.seen), "each trial starts from the caller's data, elsewhere too"
     assert kernel.x.tolist() == [1.0] * 4 and kernel.out.tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("place", [1, 2, 4])
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("full"), MemoryError(), TimeoutError(), KeyError("unknown tensor")], ids=repr
+)
+def test_what_fails_on_copies_alone_leaves_choice_and_record(
+    took: Callable[[float], None], error: Exception, place: int
+) -> None:
+    starts: list[int] = []
+    x = torch.zeros(4)
+
+    @autotune([Config({"fast": step}) for step in range(3)], key=["n"], objective="kernel", restore_value=["x"])
+    def run(x: Any, n: int, *, fast: int) -> None:
+        starts.extend([] if x.data_ptr() in starts else [x.data_ptr()])
+        if starts.index(x.data_ptr()) == place:
+            raise error
+        x.add_(1.0)
+        took((1000.0, 960.0, 2000.0)[fast])
+
+    with autotuned.mode("search"):
+        run(x, 4)
+    assert len(starts) == place + 1 and x.tolist() == [1.0] * 4
+    record = records.read_of(run.tuner.chooser.key(run.tuner.call((x, 4), {}, None)))
+    assert record is not None and [timing.status for timing in record.timings] == ["ok"] * 3
+    assert run.best_config.kwargs == {"fast": 1}
+
+
+def test_memory_that_is_full_in_the_last_comparison_alone_leaves_the_untuned_config(
+    took: Callable[[float], None],
+) -> None:
+    x = torch.zeros(4)
+
+    @autotune([Config({"fast": step}) for step in range(2)], key=["n"], objective="kernel", restore_value=["x"])
+    def run(x: Any, n: int, *, fast: int) -> None:
+        if fast and race.Duel in seen:
+            raise torch.OutOfMemoryError("full")
+        took((1000.0, 600.0)[fast])
+
+    seen: list[Any] = []
+    duel = race.duel
+
+    def begin(*given: Any, **named: Any) -> Duel:
+        seen.append(Duel)
+        return duel(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch, autotuned.mode("search"):
+        patch.setattr(race, "duel", begin)
+        run(x, 4)
+    record = records.read_of(run.tuner.chooser.key(run.tuner.call((x, 4), {}, None)))
+    assert record is not None and record.quality == "unresolved"
+    assert [timing.status for timing in record.timings] == ["ok", "ok"]
+    assert run.best_config.kwargs == {"fast": 0}
+
+
+def test_what_is_zeroed_is_zero_in_each_trial_elsewhere_and_the_callers_stays(took: Callable[[float], None]) -> None:
+    seen: list[list[float]] = []
+    total, x = torch.full((4,), 7.0)[1:3], torch.ones(2)
+
+    @autotune([Config({"fast": step}) for step in range(2)], key=["n"], objective="kernel", reset_to_zero=["total"])
+    def run(total: Any, x: Any, n: int, *, fast: int) -> None:
+        seen.append(total.tolist())
+        total.add_(x)
+        took((1000.0, 960.0)[fast])
+
+    with autotuned.mode("search"):
+        run(total, x, 4)
+    assert all(one == [0.0, 0.0] for one in seen) and len(seen) > 2 * race.PLACES * race.FIRST_SAMPLES
+    assert total.tolist() == [1.0, 1.0] and x.tolist() == [1.0, 1.0]
+    assert torch.as_strided(total, (4,), (1,), 0).tolist() == [7.0, 1.0, 1.0, 7.0]
 
 
 def test_hooks_keep_the_duel_where_it_is(took: Callable[[float], None]) -> None:

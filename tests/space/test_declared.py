@@ -14,7 +14,7 @@ from triton import Config
 import autotuned
 from autotuned import Space, autotune, pow2s
 from autotuned.errors import AllConfigsFailedError, DecorationError, PruningError, SpaceError
-from autotuned.resolve import sources
+from autotuned.resolve import fallback
 from autotuned.search import batches
 from autotuned.store import listing
 
@@ -392,5 +392,5 @@ def test_untuned_is_the_first_member_that_runs():
     call = f.tuner.rebound((1,), None)
     live = f.tuner.chooser.candidates(call)
     compiles = SimpleNamespace(compile=Compiles().compile, name="declared.f")
-    found = sources.first_that_compiles(compiles, call, live.each())
+    found = fallback.first_that_compiles(compiles, call, live.each())
     assert len(tried) == len(set(tried)) == 5 and values(found) == tried[-1]

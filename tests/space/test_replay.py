@@ -37,7 +37,7 @@ def tables(spaces, tmp_path_factory):
 
 
 def names_of(spaces):
-    return ["guided", "random", "guided, prior", "guided, 20 times", "guided, misled", *dict(spaces.peers())]
+    return ["guided", "random", "guided, prior", "guided, 20 times", "guided, misled", *dict(bench.peers())]
 
 
 def test_every_strategy_is_replayed(spaces, tables):
@@ -49,13 +49,36 @@ def test_every_strategy_is_replayed(spaces, tables):
 @pytest.mark.parametrize("name", ["Optuna TPE", "Kernel Tuner diff_evo", "Kernel Tuner genetic_algorithm"])
 def test_peers_find_it_too(spaces, tables, name):
     pytest.importorskip(name.split(" ")[0].lower() if name.startswith("Optuna") else "kernel_tuner")
-    run = dict(spaces.peers())[name]
+    run = dict(bench.peers())[name]
     assert spaces.replay(tables[0], run, 0, 8) <= len(tables[0].times)
 
 
 def test_a_replay_repeats_itself(spaces, tables):
     run = spaces.ours("guided")
     assert len({spaces.replay(tables[1], run, 3, 4) for _ in range(3)}) == 1
+
+
+# -- our own spaces, measured whole on a GPU ---------------------------------------------------------------------------
+
+OWN = sorted(bench.DATA.glob("*.csv.gz"))
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: "-".join(path.name.split("-")[:2]))
+def test_our_own_spaces_take_a_few_dozen_trials_and_a_handful_with_a_prior(path):
+    tables = [bench.load(one) for one in OWN if one.name.split("-")[0] == path.name.split("-")[0]]
+    table = next(one for one in tables if path.name.startswith(one.name))
+    found = bench.runs(table, tables)
+    assert bench.replay(table, found["guided"], 0, 16) <= (100 if "attention" in path.name else 40)
+    assert bench.replay(table, found["guided, 20 times"], 0, 16) <= 8
+
+
+def test_they_are_three_kernels_at_two_shapes_and_whole():
+    record_spaces = pytest.importorskip("record_spaces")
+    found = [space_tables.read(path) for path in OWN]
+    assert sorted(one.facts["kernel"] for one in found) == sorted(2 * [*record_spaces.PROBLEMS])
+    for one in found:
+        assert len(one.rows) == record_spaces.PROBLEMS[one.facts["kernel"]].space.members().size
+        assert one.facts["together"] and "wrong" not in {status for _, status in one.rows.values()}
 
 
 # -- the recorder -----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import math
 import random
 import statistics
 
+import numpy as np
 import pytest
 from triton import Config
 
@@ -194,3 +195,54 @@ def test_doubt_falls_as_more_is_known():
         strategy.tell([(config, time_of(times, config), "ok") for config in configs])
         doubts.append(strategy.doubt)
     assert doubts[0] == 1.0 and doubts[-1] < 0.5
+
+
+# -- what strangers give ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"space": [Config({"a": 1})]}, "space: expected an autotuned.Space, got "),
+        ({"seed": -1}, "seed: expected a whole number of 0 or more, got -1"),
+        ({"seed": 1.5}, "seed: expected a whole number of 0 or more, got 1.5"),
+        ({"prior": [({"a": 1}, 3.0)]}, r"prior: expected a list of \(config, microseconds\)"),
+        ({"prior": [(Config({"a": 1}), 3.0, "ok")]}, "prior: expected a list"),
+        ({"prior": {Config({"a": 1}): 3.0}}, "prior: expected a list"),
+        ({"prior": None}, "prior: expected a list .* got None"),
+        ({"prior": [(Config({"a": 1}), "3")]}, "prior: expected a list"),
+        ({"arguments": [3]}, "arguments: expected a dict"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_refused(given, says):
+    with pytest.raises(OptionError, match=says):
+        autotuned.strategy(**{"name": "guided", "space": Space({"a": range(9)}), **given})
+
+
+@pytest.mark.parametrize("name", ["auto", "exhaustive", "random", "guided"])
+def test_results_that_are_none_are_refused_and_nothing_is_lost(name):
+    strategy = autotuned.strategy(name, Space({"a": range(80)}))
+    for wrong in (None, [(Config({"a": 1}), 3.0)], [({"a": 1}, 3.0, "ok")], [(Config({"a": 1}), "3", "ok")]):
+        with pytest.raises(OptionError, match="results: expected a list of .config, microseconds or None, status."):
+            strategy.tell(wrong)
+    assert len(strategy.ask(np.int64(3))) == 3
+
+
+def test_a_failed_result_with_a_time_is_a_failure():
+    strategy = autotuned.strategy("guided", Space({"a": range(400)}))
+    for _ in range(8):
+        strategy.tell((config, abs(config.kwargs["a"] - 300) / 10 + 1, "ok" if config.kwargs["a"] < 200 else "wrong")
+                      for config in strategy.ask(8))  # fmt: skip
+    best = min(strategy._asking._times, key=strategy._asking._times.get)
+    assert 150 < best[0] < 200
+
+
+def test_a_space_with_one_rare_member_that_is_given_first():
+    values = {f"p{place}": range(10) for place in range(8)}
+    only = dict(zip(values, range(1, 9)))
+    space = Space(values, where=[lambda **given: given == only], first=[only])
+    strategy = autotuned.strategy("guided", space)
+    assert [config.kwargs for config in strategy.ask(5)] == [only]
+    strategy.tell([(Config(only), 3.0, "ok")])
+    assert strategy.ask(5) == []

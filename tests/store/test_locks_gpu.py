@@ -88,3 +88,24 @@ def test_two_threads_that_search_never_measure_at_the_same_time(monkeypatch):
         thread.join()
     assert most == [1]
     assert work.cache_info().searches == 4
+
+
+def test_a_polled_lock_is_nested_in_a_thread_and_had_by_one_thread_at_a_time(tmp_path):
+    path, found = tmp_path / "k.lock", []
+
+    def ask(patience_s):
+        with locks.polled(path, patience_s) as lock:
+            found.append(lock)
+
+    def from_another_thread(patience_s):
+        thread = threading.Thread(target=ask, args=(patience_s,))
+        thread.start()
+        return thread
+
+    with locks.locked(tmp_path / "other.lock"), locks.polled(path, 30.0) as lock:
+        assert lock is locks.Lock.HELD
+        ask(30.0)
+        from_another_thread(0.0).join()
+        waiting = from_another_thread(30.0)
+    waiting.join()
+    assert found == [locks.Lock.NESTED, locks.Lock.BUSY, locks.Lock.HELD]

@@ -1,15 +1,36 @@
 """Fixtures of the tests that compile for a pretended H100: its driver, what was launched, and a benchmark."""
 
+import os
+
 import fake_cuda
 import pytest
 
 from autotuned.offline.workers import compile_pool
+from autotuned.store import records
 
 
 @pytest.fixture(scope="session", autouse=True)
 def pretended_session(tmp_path_factory):
     """Binaries of this session only, and a driver left in place: compiled kernels unload with it at the very end."""
     fake_cuda.begin_session(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def session_scratch(tmp_path_factory):
+    """Where binaries of losing configs lie for all tests."""
+    return tmp_path_factory.mktemp("scratch")
+
+
+@pytest.fixture(autouse=True)
+def compiled_once(session_scratch, monkeypatch):
+    """A kernel that loses in many tests is compiled once; a test with a cache of Triton's own begins with neither."""
+    of_the_test, sessions = records.scratch_folder, os.environ["TRITON_CACHE_DIR"]
+
+    def scratch_folder():
+        own = of_the_test()
+        return session_scratch if os.environ.get("TRITON_CACHE_DIR") == sessions else own
+
+    monkeypatch.setattr(records, "scratch_folder", scratch_folder)
 
 
 @pytest.fixture(autouse=True)

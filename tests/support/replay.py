@@ -19,6 +19,7 @@ from autotuned.search.trial import Trial
 
 DATA = Path(__file__).parents[1] / "data"
 Disturbance = Callable[[float, float, random.Random], float]  # (sample in us, seconds so far, random) -> sample
+BLOCK = 8  # samples of one config that `quality.py` takes in a row
 OVERHEAD_US = 100.0  # flush, restore and the host, a sample
 
 
@@ -65,6 +66,17 @@ def load(path: Path) -> Recording:
 def recordings() -> list[Recording]:
     """All that are in the repository."""
     return [load(path) for path in sorted(DATA.glob("samples-*.json.gz"))]
+
+
+def resampled(recording: Recording, seed: int, blocks: int = 150) -> Recording:
+    """As if recorded once more: blocks drawn at random, the same ones for all configs, since these shared conditions.
+
+    Races over one recording take most of its samples, and so nearly the same ones.
+    """
+    chance, count = random.Random(f"block {seed}"), min(map(len, recording.samples_us)) // BLOCK
+    drawn = [BLOCK * chance.randrange(count) for _ in range(blocks)]
+    samples_us = [[us for at in drawn for us in samples[at : at + BLOCK]] for samples in recording.samples_us]
+    return Recording(recording.name, samples_us)
 
 
 def undisturbed(sample_us: float, seconds: float, noise: random.Random) -> float:

@@ -29,10 +29,14 @@ BROKEN = {
 
 def write(folder: Path, *entries: tuple[Key, FakeConfig], name: str = "app.k") -> Path:
     """A config file with these choices below a folder; the device is that of the first key."""
-    device = from_json(entries[0][0].context["device"])
-    file = ConfigFile(name, device)
-    for key, config in entries:
-        file.add(split_context(key.context)[0], Entry(key.call, form(config), 10.0, 1.5))
+    return write_measured(folder, *((key, config, 10.0, 1.5) for key, config in entries), name=name)
+
+
+def write_measured(folder: Path, *found: tuple[Key, FakeConfig, float | None, float | None], name: str = "") -> Path:
+    """The same with the time and gain of each."""
+    file = ConfigFile(name or found[0][0].kernel, from_json(found[0][0].context["device"]))
+    for key, config, us, ratio in found:
+        file.add(split_context(key.context)[0], Entry(key.call, form(config), us, ratio))
     return writer.write(file, folder)
 
 

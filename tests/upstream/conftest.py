@@ -31,7 +31,14 @@ def subject(request, driver):
 
 if COMPILED:
     from contract import make, x  # noqa: F401  (fixtures)
-    from pretended import bench, driver, launches, pretended_session  # noqa: F401  (fixtures)
+    from pretended import (  # noqa: F401
+        bench,
+        compiled_once,
+        driver,
+        launches,
+        pretended_session,
+        session_scratch,
+    )  # fmt: skip
 else:
 
     class _Event:

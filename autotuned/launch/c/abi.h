@@ -58,6 +58,7 @@ typedef int (*CuMemsetAsync)(uint64_t address, unsigned char value, size_t bytes
 typedef int (*CuTensorMapEncodeTiled)(void *map, int type, uint32_t rank, void *address, const uint64_t *sizes,
                                       const uint64_t *steps, const uint32_t *box, const uint32_t *every, int interleave,
                                       int swizzle, int promotion, int fill);
+typedef int (*CuStreamIsCapturing)(void *stream, int *status); /* 0: it is not */
 typedef int (*CuDriverGetVersion)(int *version);
 typedef int (*CuGetErrorString)(int error, const char **text);
 

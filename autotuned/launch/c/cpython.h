@@ -5,7 +5,8 @@
  *     look-up in the class gives it one again (guards, grids, tuned objects, descriptors).
  *  2. Before 3.12, `ma_version_tag` of a dict grows with any change of it; later ones have watchers, which are documented.
  *  3. The items of a tuple lie one after the other, and those of a call's arguments too.
- *  4. What is borrowed stays alive while this code holds the interpreter lock and runs no Python.
+ *  4. A class's `tp_weaklistoffset` tells where the first weak reference to an object stands (pool).
+ *  5. What is borrowed stays alive while this code holds the interpreter lock and runs no Python.
  *
  * Where they may not hold, importing the module is an ImportError that says so, and the Python twin launches. */
 #ifndef AUTOTUNED_LAUNCH_CPYTHON_H
@@ -33,6 +34,7 @@ _Static_assert(sizeof(((PyTypeObject *)0)->tp_version_tag) == sizeof(uint32_t), 
 _Static_assert(sizeof(((PyDictObject *)0)->ma_version_tag) == sizeof(uint64_t), "2: the version of a dict has 64 bits");
 #endif
 _Static_assert(sizeof(((PyTupleObject *)0)->ob_item) == sizeof(PyObject *), "3: a tuple ends in its items");
+_Static_assert(sizeof(((PyTypeObject *)0)->tp_weaklistoffset) == sizeof(ptrdiff_t), "4: an offset, which may be negative");
 #endif
 
 #endif

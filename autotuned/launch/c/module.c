@@ -61,6 +61,7 @@ static CuCtxGetCurrent cu_context;
 static CuGetErrorString cu_error;
 static CuMemsetAsync cu_memset;
 static CuTensorMapEncodeTiled cu_encode; /* NULL in a driver without tensor maps */
+static CuStreamIsCapturing cu_capturing;
 static int driver_version; /* 13010 for CUDA 13.1; 0 where it does not say */
 static int driver_sought;
 static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a test's stand-in */
@@ -80,6 +81,7 @@ static void find_driver(void) {
   cu_context = (CuCtxGetCurrent)(uintptr_t)dlsym(library, "cuCtxGetCurrent");
   cu_memset = (CuMemsetAsync)(uintptr_t)dlsym(library, "cuMemsetD8Async");
   cu_encode = (CuTensorMapEncodeTiled)(uintptr_t)dlsym(library, "cuTensorMapEncodeTiled");
+  cu_capturing = (CuStreamIsCapturing)(uintptr_t)dlsym(library, "cuStreamIsCapturing");
   CuDriverGetVersion ask = (CuDriverGetVersion)(uintptr_t)dlsym(library, "cuDriverGetVersion");
   if (ask) (void)ask(&driver_version);
   cu_error = (CuGetErrorString)(uintptr_t)dlsym(library, "cuGetErrorString");
@@ -100,6 +102,7 @@ static void find_driver(void) {
 #include "gridded.h"
 #include "tuned.h"
 #include "heuristics.h"
+#include "pool.h"
 
 /* ---- the module ------------------------------------------------------------------------------------------------ */
 
@@ -153,6 +156,12 @@ static PyMethodDef module_methods[] = {
     {"watch", watch, METH_O, "Validate entries again when this dict or type changes; dicts before Python 3.12 are told by `direct`."},
     {"ready", ready, METH_NOARGS, "None if kernels can be launched from C, else why not."},
     {"read_grids", read_grids, METH_O, "Ask this function, from now on, for the program of each grid callable; see `launch/grid_program.py`."},
+    {"pool_take", pool_take, METH_O, "pool_take(x): a tensor such as `torch.empty_like(x)` gives, which nobody holds; None if there is none."},
+    {"pool_give", pool_give, METH_VARARGS, "pool_give(x, made): keep what `torch.empty_like(x)` has just made."},
+    {"pool_release", pool_release, METH_O, "pool_release(tensor or None): let go of the tensors on this one's memory, or of all."},
+    {"pool_counts", pool_counts, METH_VARARGS, "pool_counts(x, storage): how often a tensor and its memory are held; None if its memory's object is not at that address."},
+    {"pool_state", pool_state, METH_NOARGS, "How torch's calls are dispatched in this thread, in two numbers, 0 as a rule; None if not known."},
+    {"pool_begin", pool_begin, METH_VARARGS, "pool_begin(bits, bits, modes, deterministic): serve under these bits of the state, while both callables say no."},
     {"use_shim", use_shim, METH_O, "Whether torch's C shim may be used, from the next bind on, instead of DLPack; whether it was. For tests."},
     {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, its current context, the stream and memset, whether they take memory of the host, a stand-in for the encoding of tensor maps, and the driver's version; for tests."},
     {NULL, NULL, 0, NULL}};

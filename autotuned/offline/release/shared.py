@@ -17,6 +17,7 @@ from autotuned.configfiles.file import Fault
 from autotuned.errors import StoreError
 from autotuned.offline.report import stored
 from autotuned.recording import file as calls
+from autotuned.recording import sending
 from autotuned.remote import client
 from autotuned.remote.place import (
     FILES,
@@ -28,10 +29,9 @@ from autotuned.remote.place import (
     digest_of,
     place,
 )
-from autotuned.store import layout, locks, record
-from autotuned.typed_json import JsonFields, digest
+from autotuned.store import layout, record
+from autotuned.typed_json import JsonFields
 
-RECORDING_S = 7 * 86400.0  # of a host that sends no more; a companion's reading would keep it in use
 _NAME = re.compile(r"[^/\\.][^/\\]*/[^/\\.][^/\\]*\.(json|bin)")  # a device's folder, and a file in it
 
 
@@ -239,11 +239,10 @@ def push(folder: str | os.PathLike[str], url: str) -> Moved:
     """
     at, backend = opened(url)
     moved, path = Moved(), Path(folder)
-    if at.read_only:
-        raise StoreError(f"shared store {at.words}: expected one to write, got AUTOTUNED_STORE_READ_ONLY=1")
+    sending.refuse_reader(at)
     if path.suffix == calls.SUFFIX:
         with _said(at):
-            moved.files.append(_push_recording(path, at, backend))
+            moved.files.append(sending.put(path, at, backend))
         return moved
     for path in exchange.files_in(folder):
         if not _NAME.fullmatch(_below(path)):
@@ -256,18 +255,6 @@ def push(folder: str | os.PathLike[str], url: str) -> Moved:
             else:
                 raise client.beaten(_below(path))
     return moved
-
-
-def _push_recording(path: Path, at: Place, backend: client.Backend) -> str:
-    """Put the calls of a recording into the store, one line each with its whole count, in place of those put before."""
-    name = f"{RECORDINGS}{digest([locks.host(), str(path.absolute())])[:16]}"
-    lines = [disk.text({"id": one.identity, **one.to_json(), "count": one.count}) for one in calls.read(path)]
-    data = at.seal(name, "".join(lines).encode())
-    if len(data) > MAX_FILE_BYTES:
-        raise StoreError(f"{path}: expected at most {MAX_FILE_BYTES} bytes of distinct calls, got {len(data)}.")
-    backend.write(name, data, "*")
-    backend.keep_for(name, RECORDING_S)
-    return name
 
 
 def _pushed(at: Place, backend: client.Backend, path: Path, moved: Moved) -> bool:

@@ -23,10 +23,11 @@ from autotuned.search import failures
 from autotuned.search.compiling import parallelism, threads
 from autotuned.search.exclusions import SharedMemory
 from autotuned.store.journal import Journal
-from autotuned.triton_compat import cache
+from autotuned.triton_compat import cache, launcher
 from autotuned.triton_compat import compiled as compiledkernel
 from autotuned.tunable import configs
-from autotuned.tunable.call import Call, Tunable
+from autotuned.tunable.call import Call
+from autotuned.tunable.tunable import Tunable
 
 log = logging.getLogger("autotuned")
 TICK_S = 0.25  # interval of `tick` while waiting for compilers
@@ -95,7 +96,7 @@ class CompileStream:
     @property
     def access(self) -> compiledkernel.Access | None:
         """What the configs compiled so far read and write; None if one does not tell."""
-        return compiledkernel.union(self._found)
+        return compiledkernel.union(self._found) if self._found else None
 
     def stream(
         self,
@@ -312,6 +313,7 @@ class _Pool:
             compiled = threads.parsed_again(compile_)
         if there is not None and not (is_kept and getattr(compiled, "hash", None) == there):
             compilers[-1].missed(self._kernel)
+        launcher.build_early(compiled)
         return compiled
 
     def _made_elsewhere(self, one: Wanted, compile_: Callable[[], Any]) -> str | None:

@@ -14,7 +14,7 @@ from autotuned import env
 from autotuned.search import failures
 from autotuned.search.compiling import parallelism, threads
 from autotuned.store import layout, locks
-from autotuned.triton_compat import cache
+from autotuned.triton_compat import cache, launcher
 from autotuned.triton_compat.compiled import Compilation
 
 log = logging.getLogger("autotuned")
@@ -142,7 +142,7 @@ def _compile(one: Compilation) -> None:
     if cache.holds(one.digest):
         return  # another process was quicker
     try:
-        threads.parsed_again(one.run)
+        launcher.build_early(threads.parsed_again(one.run))
     except Exception as error:  # Triton will meet and report it again
         log.debug("compile ahead: %s", failures.describe(error))
         failures.let_go(error)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from autotuned import env
-from autotuned.key import walk
+from autotuned.key import memory
 from autotuned.key.key import strides_of
 from autotuned.key.memory import address, bytes_in, elements, is_torch, tensors_in
 from autotuned.launch import bound
@@ -275,7 +275,7 @@ def _snapshots(arguments: Mapping[str, Any], names: Iterable[str], on_host: bool
     """One snapshot per tensor; arguments that are the same view share it."""
     found: dict[Any, tuple[list[str], Any]] = {}
     for name in names:
-        for tensor in walk.tensors(arguments[name]):
+        for tensor in memory.tensors(arguments[name]):
             place = (address(tensor), tuple(tensor.shape), tuple(strides_of(tensor)), tensor.dtype)
             same = place if place[0] is not None else id(tensor)
             found.setdefault(same, ([], tensor))[0].append(name)

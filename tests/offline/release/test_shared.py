@@ -17,6 +17,7 @@ import autotuned
 from autotuned import env
 from autotuned.errors import ConfigFileError, OptionError, StoreError
 from autotuned.offline.release import shared
+from autotuned.recording import sending
 from autotuned.recording.file import RecordedCall, Writer
 from autotuned.remote.client import Client
 from autotuned.remote.place import place
@@ -105,7 +106,7 @@ def test_gc_removes_old_recordings_and_a_server_forgets_them(
     assert in_store(url) == [sent_as]
     server, client = redis_store
     [sent_as] = autotuned.push(tmp_path / "new.jsonl", server).files
-    assert 6 * 86400 < client.ttl(f"autotuned:default:{sent_as}") <= shared.RECORDING_S
+    assert 6 * 86400 < client.ttl(f"autotuned:default:{sent_as}") <= sending.KEEP_S
 
 
 # -- config files ----------------------------------------------------------------------------------------------------

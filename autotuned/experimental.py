@@ -1,0 +1,171 @@
+"""Outputs without the allocator: a pool of tensors that nobody holds any more. Off unless called; may change."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import operator
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+
+from autotuned._native import extension
+
+_tracing = torch.compiler.is_dynamo_compiling
+_log = logging.getLogger("autotuned")
+_take: Callable[[Any], Any] = lambda x: None  # the extension's, once the pool serves
+_served: dict[str, bool] = {}  # by type of device, whether the pool serves it
+_models: dict[
+    Any, torch.Tensor
+] = {}  # tensors with the memory of one element, each of a layout that `empty` was asked for
+MODELS = 256
+
+
+def empty_like(x: torch.Tensor) -> torch.Tensor:
+    """What `torch.empty_like(x)` gives, from the pool if it can.
+
+    Args:
+        x: a tensor of any shape, on a CPU or a CUDA device.
+
+    Returns:
+        A tensor of undefined contents with the shape, dtype, device and strides of `torch.empty_like(x)`: one of the
+        device's current stream that nothing refers to any more, else a new one.
+
+    Raises:
+        torch.OutOfMemoryError: as torch does, after the pool was given back to it.
+    """
+    if _tracing():
+        return torch.empty_like(x)
+    found = _take(x)
+    return _new(x) if found is None else found
+
+
+def empty(*size: Any, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
+    """What `torch.empty` gives; from the pool, if there is a dtype, a device with its index, and nothing else.
+
+    Args:
+        *size: integers, or one sequence of them.
+        dtype: as of `torch.empty`.
+        device: likewise, such as `x.device` or `"cuda:0"`.
+        **options: the others of `torch.empty`.
+
+    Returns:
+        A tensor as of `empty_like`.
+
+    Raises:
+        torch.OutOfMemoryError: as torch does, after the pool was given back to it.
+    """
+    if dtype is None or options or _tracing():
+        return torch.empty(*size, dtype=dtype, device=device, **options)
+    if len(size) == 1 and not isinstance(size[0], int):
+        size = tuple(size[0])
+    model = _models.get((size, dtype, device))
+    return _modelled(size, dtype, device) if model is None else empty_like(model)
+
+
+def release() -> None:
+    """Give the pool's tensors back to torch; those that somebody holds stay as they are."""
+    _models.clear()
+    if extension is not None:
+        extension.pool_release(None)
+
+
+def _modelled(size: tuple[int, ...], dtype: torch.dtype, device: Any) -> torch.Tensor:
+    """A new tensor; if the pool keeps it, one of its layout stands for what `empty` was asked for."""
+    made = torch.empty(size, dtype=dtype, device=device)
+    if _serves(made) and device is not None and made.device == torch.device(device):
+        model = torch.empty_like(made)
+        model.untyped_storage().resize_(made.itemsize)
+        if extension.pool_give(model, made):
+            if len(_models) >= MODELS:
+                _models.clear()
+            _models[size, dtype, device] = model
+    return made
+
+
+def _new(x: torch.Tensor) -> torch.Tensor:
+    """A tensor of torch's, which the pool may keep beside its user."""
+    try:
+        made = torch.empty_like(x)
+    except torch.OutOfMemoryError:
+        release()
+        made = torch.empty_like(x)
+    if _serves(made):
+        extension.pool_give(x, made)
+    return made
+
+
+def _serves(made: torch.Tensor) -> bool:
+    """Whether the pool serves a tensor's device; found out at the first one that is made under no mode of torch."""
+    kind = made.device.type if type(made) is torch.Tensor else ""
+    if kind not in _served and kind in ("cpu", "cuda") and extension is not None:
+        with torch.inference_mode(False):
+            if any(extension.pool_state() or ()):
+                return False
+            try:
+                _served[kind] = _agrees(torch.empty(16, device=made.device)) and _begin(kind)
+            except AttributeError:  # a private name of torch's
+                _served[kind] = False
+        if not _served[kind]:
+            _log.warning("The pool of outputs does not know torch %s; torch.empty_like serves.", torch.__version__)
+    return _served.get(kind, False)
+
+
+def _agrees(x: torch.Tensor) -> bool:
+    """Whether the extension reads the counts of references that torch tells, of a tensor with and without a view."""
+    storage, private = x.untyped_storage()._cdata, cast(Any, torch._C)
+
+    def counts() -> tuple[Any, Any]:
+        return extension.pool_counts(x, storage), (cast(Any, x)._use_count(), private._storage_Use_Count(storage))
+
+    alone, told = counts()
+    view = x.view(-1)
+    return alone == told and counts() == ((told[0] + 1, told[1] + 1),) * 2 and view is not None
+
+
+def _begin(kind: str) -> bool:
+    """Serve tensors of this type of device from now on, and let go of them when torch wants their memory."""
+    global _take
+    if extension.pool_state() is None:
+        return False
+    if kind == "cuda":
+        torch._C._cuda_attach_out_of_memory_observer(lambda *unused: release())
+    modes = torch.inference_mode(), torch.autocast("cpu"), torch.autocast("cuda", enabled=kind == "cuda")
+    included, excluded = zip(*map(_state_within, modes))
+    extension.pool_begin(
+        functools.reduce(operator.or_, included), functools.reduce(operator.or_, excluded),
+        torch._C._len_torch_function_stack, torch._C._get_deterministic_algorithms,
+    )  # fmt: skip
+    if _take is not extension.pool_take:
+        for owner, name in _RETIRING:
+            if hasattr(owner, name):
+                setattr(owner, name, _after_release(getattr(owner, name), name == "record_stream"))
+    _take = extension.pool_take
+    return True
+
+
+# What takes memory back, or gives it to a graph or another stream: the pool lets go of it before.
+_RETIRING: tuple[tuple[Any, str], ...] = (
+    (torch._C, "_cuda_emptyCache"),
+    (torch._C, "_accelerator_emptyCache"),
+    (torch.cuda.CUDAGraph, "capture_begin"),
+    (torch.Tensor, "record_stream"),
+)
+
+
+def _after_release(call: Callable[..., Any], of_first: bool) -> Callable[..., Any]:
+    """A call of torch's before which the pool lets go of all tensors, or of those on its first argument's memory."""
+
+    @functools.wraps(call)
+    def releasing(*args: Any, **kwargs: Any) -> Any:
+        extension.pool_release(args[0] if of_first else None)
+        return call(*args, **kwargs)
+
+    return releasing
+
+
+def _state_within(mode: Any) -> tuple[int, int]:
+    """How torch dispatches calls within one of its modes."""
+    with mode:
+        return extension.pool_state()  # type: ignore[no-any-return]

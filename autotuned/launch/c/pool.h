@@ -1,0 +1,251 @@
+/* The pool of outputs behind `autotuned.experimental`: tensors that torch made, handed out again when nobody else holds
+ * them. Decision 0017 says why torch's objects are compared byte for byte, and what is compared with torch before.
+ *
+ * Part of `module.c`, after `tensors.h`. */
+#ifdef __linux__
+#include <malloc.h>
+#else
+#define malloc_usable_size(block) ((size_t)POOL_BYTES) /* not known: nothing is kept */
+#endif
+
+enum { POOL_LAYOUTS = 128, POOL_PROBES = 4, POOL_TENSORS = 8, POOL_DIMS = 5, POOL_WORDS = 5 + 2 * POOL_DIMS };
+enum { POOL_BYTES = 512, IMPL_COUNT = 8, IMPL_STORAGE = 16, STORAGE_COUNT = 8, CU_CAPTURE_IMPLICIT = 906 };
+#define POOL_LARGEST (INT64_C(32) << 20) /* bytes of one tensor, */
+#define POOL_LIMIT (INT64_C(256) << 20)  /* and of all */
+
+/* A tensor, and what its Python object behind the header, its `TensorImpl` and its `StorageImpl` were when nobody but its
+ * Python object held them: counts, memory, deleter, shape, flags, and that it has no gradient. */
+typedef struct {
+  PyObject *tensor; /* strong */
+  int64_t bytes;    /* of its memory */
+  size_t impl_size, storage_size;
+  uint8_t was[POOL_BYTES];
+} Pooled;
+
+typedef struct {
+  uint64_t word[POOL_WORDS]; /* dtype and device, stream, state of torch's dispatcher, rank, shape and strides */
+  int count;                 /* of the words that a layout has */
+  unsigned next;             /* which tensor goes when another one comes */
+  Pooled *tensors[POOL_TENSORS];
+} Layout;
+
+static Layout pool[POOL_LAYOUTS];
+static int64_t pool_held;          /* bytes */
+static uint64_t pool_allowed[2];   /* bits of the dispatcher's state that leave `torch.empty_like` what it is */
+static PyObject *pool_modes[2];    /* strong; callables that say false: function modes, deterministic algorithms */
+static __thread const uint64_t *dispatch_state; /* this thread's; NULL until it is asked for, or where there is none */
+
+static void *impl_of(PyObject *x) { void *impl; memcpy(&impl, (char *)x + sizeof(PyObject), sizeof impl); return impl; }
+static void *storage_of(void *impl) { void *storage; memcpy(&storage, (char *)impl + IMPL_STORAGE, sizeof storage); return storage; }
+
+/* How this thread's calls of torch are dispatched, in two words that are 0 where no mode, transform or tracing is active. */
+static const uint64_t *find_dispatch_state(void) {
+  if (!dispatch_state) {
+    void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (library) dispatch_state = dlsym(library, "_ZN3c104impl26raw_local_dispatch_key_setE");
+  }
+  return dispatch_state;
+}
+
+/* Give a tensor back to torch. May run Python code. */
+static void pool_drop(Pooled **where) {
+  Pooled *one = *where;
+  *where = NULL;
+  if (!one) return;
+  pool_held -= one->bytes;
+  Py_DECREF(one->tensor);
+  PyMem_Free(one);
+}
+
+/* All tensors, or those on this memory. May run Python code. */
+static void pool_drop_all(const void *storage) {
+  for (int l = 0; l < POOL_LAYOUTS; l++)
+    for (int i = 0; i < POOL_TENSORS; i++) {
+      Pooled **one = &pool[l].tensors[i];
+      if (*one && (!storage || storage_of(impl_of((*one)->tensor)) == storage)) pool_drop(one);
+    }
+}
+
+/* Whether what decides what `torch.empty_like` gives, beside its argument, is as usual; -1 with an error set. */
+static int usual_modes(const uint64_t *state) {
+  if (!state || state[0] & ~pool_allowed[0] || state[1] & ~pool_allowed[1] || !pool_modes[0]) return 0;
+  for (int i = 0; i < 2; i++) {
+    PyObject *said = PyObject_CallNoArgs(pool_modes[i]);
+    int active = said ? PyObject_IsTrue(said) : -1;
+    Py_XDECREF(said);
+    if (active) return active < 0 ? -1 : 0;
+  }
+  return 1;
+}
+
+/* hot path. How many words say what `torch.empty_like(x)` is to give; 0 where it has to be asked, -1 with an error set. */
+static int pool_words(PyObject *x, uint64_t *word) {
+  const uint64_t *state = find_dispatch_state();
+  View v;
+  if (Py_TYPE(x) != tensor_type || !tensor_type) return 0;
+  int usual = usual_modes(state);
+  if (usual <= 0) return usual;
+  if (!view(x, &v) || v.ndim > POOL_DIMS) return 0;
+  int32_t type = device_type_of(v.kind), capturing = 0, error = 0;
+  void *stream = NULL;
+  if (type == DL_CUDA) {
+    if (!cu_capturing || stream_of(type, (uint8_t)(v.kind >> 24), &stream)) { PyErr_Clear(); return 0; }
+    error = cu_capturing(stream, &capturing);
+    if (capturing || error == CU_CAPTURE_IMPLICIT) pool_drop_all(NULL); /* a graph may have what was handed out */
+    if (capturing || error) return 0;
+  } else if (type != DL_CPU) return 0;
+  word[0] = v.kind;
+  word[1] = address_of(&(View){.data = stream});
+  word[2] = state[0];
+  word[3] = state[1];
+  word[4] = (uint64_t)v.ndim;
+  memcpy(word + 5, v.shape, sizeof *word * (size_t)v.ndim);
+  if (!v.strides) return 5 + (int)v.ndim;
+  memcpy(word + 5 + v.ndim, v.strides, sizeof *word * (size_t)v.ndim);
+  return 5 + 2 * (int)v.ndim;
+}
+
+static int pool_is(const Layout *layout, const uint64_t *word, int count) {
+  return layout->count == count && !memcmp(layout->word, word, sizeof *word * (size_t)count);
+}
+
+/* The layout of these words; or the one whose place a new layout takes, which holds others. */
+static Layout *pool_layout(const uint64_t *word, int count) {
+  uint64_t hash = UINT64_C(1469598103934665603);
+  for (int i = 0; i < count; i++) hash = (hash ^ word[i]) * UINT64_C(1099511628211);
+  hash ^= hash >> 32;
+  for (int i = 0; i < POOL_PROBES; i++) {
+    Layout *layout = &pool[(hash + (uint64_t)i) % POOL_LAYOUTS];
+    if (pool_is(layout, word, count)) return layout;
+  }
+  return &pool[(hash + hash / POOL_LAYOUTS % POOL_PROBES) % POOL_LAYOUTS];
+}
+
+/* Copy what a tensor is now, and how long its parts are; 0 if that is not known, or too much. */
+static int pool_look(PyObject *x, Pooled *one) {
+  size_t body = (size_t)tensor_type->tp_basicsize - sizeof(PyObject);
+  void *impl = impl_of(x), *storage = storage_of(impl);
+  one->impl_size = malloc_usable_size(impl);
+  one->storage_size = malloc_usable_size(storage);
+  if (body + one->impl_size + one->storage_size > sizeof one->was) return 0;
+  memcpy(one->was, (char *)x + sizeof(PyObject), body);
+  memcpy(one->was + body, impl, one->impl_size);
+  memcpy(one->was + body + one->impl_size, storage, one->storage_size);
+  return 1;
+}
+
+/* hot path. Whether a tensor is what it was when torch had made it, and held by its Python object alone: no weak
+ * reference, no attribute, and the bytes of before. They are compared from outside in: each says where the next ones lie. */
+static int pool_unchanged(const Pooled *one) {
+  PyObject *x = one->tensor, *dict, *weak;
+  size_t body = (size_t)tensor_type->tp_basicsize - sizeof(PyObject);
+  memcpy(&weak, (char *)x + tensor_type->tp_weaklistoffset, sizeof weak);
+  if (Py_TYPE(x) != tensor_type || weak || !(dict = PyObject_GenericGetDict(x, NULL))) return 0;
+  int attributes = PyDict_GET_SIZE(dict) != 0;
+  Py_DECREF(dict);
+  if (attributes || memcmp(one->was, (char *)x + sizeof(PyObject), body)) return 0;
+  if (memcmp(one->was + body, impl_of(x), one->impl_size)) return 0;
+  int same = !memcmp(one->was + body + one->impl_size, storage_of(impl_of(x)), one->storage_size);
+  __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what other threads did before they let go of it comes before this */
+  return same;
+}
+
+/* hot path. pool_take(x): a tensor such as `torch.empty_like(x)` gives, which nobody holds; None if there is none. */
+static PyObject *pool_take(PyObject *module, PyObject *x) {
+  uint64_t word[POOL_WORDS];
+  int count = pool_words(x, word);
+  (void)module;
+  if (count < 0) return NULL;
+  if (!count) Py_RETURN_NONE;
+  Layout *layout = pool_layout(word, count);
+  if (!pool_is(layout, word, count)) Py_RETURN_NONE;
+  for (int i = 0; i < POOL_TENSORS; i++) {
+    Pooled *one = layout->tensors[i];
+    if (!one || Py_REFCNT(one->tensor) != 1) continue;
+    if (pool_unchanged(one)) return Py_NewRef(one->tensor);
+    PyErr_Clear();
+    pool_drop(&layout->tensors[i]); /* no longer what torch made, or known to C++ or a weak reference */
+    break;                          /* which may have run Python code, and that used the pool */
+  }
+  Py_RETURN_NONE;
+}
+
+/* pool_give(x, made): keep what `torch.empty_like(x)` has just made, beside whoever gets it; whether. */
+static PyObject *pool_give(PyObject *module, PyObject *args) {
+  PyObject *x, *made;
+  uint64_t word[POOL_WORDS];
+  View v;
+  (void)module;
+  if (!PyArg_ParseTuple(args, "OO", &x, &made)) return NULL;
+  if (Py_TYPE(made) == tensor_type) compare_shim(made);
+  int count = pool_words(x, word);
+  if (count < 0) return NULL;
+  if (!count || Py_TYPE(made) != tensor_type || !view(made, &v) || !v.data) Py_RETURN_FALSE;
+  int64_t bytes = (int64_t)element_bytes_of(v.kind);
+  for (int64_t d = 0; d < v.ndim; d++) bytes *= v.shape[d];
+  if (bytes > POOL_LARGEST) Py_RETURN_FALSE;
+  if (pool_held + bytes > POOL_LIMIT) pool_drop_all(NULL);
+  Pooled *one = PyMem_Malloc(sizeof *one);
+  if (!one) return PyErr_NoMemory();
+  if (!pool_look(made, one)) { PyMem_Free(one); Py_RETURN_FALSE; }
+  one->tensor = Py_NewRef(made);
+  one->bytes = bytes;
+  pool_held += bytes;
+  Layout *layout = pool_layout(word, count), before = {0};
+  Pooled **place = &layout->tensors[layout->next++ % POOL_TENSORS];
+  if (!pool_is(layout, word, count)) {
+    before = *layout;
+    memset(layout->tensors, 0, sizeof layout->tensors);
+    memcpy(layout->word, word, sizeof *word * (size_t)count);
+    layout->count = count;
+  } else before.tensors[0] = *place;
+  *place = one;
+  for (int i = 0; i < POOL_TENSORS; i++) pool_drop(&before.tensors[i]);
+  Py_RETURN_TRUE;
+}
+
+/* pool_release(tensor or None): let go of all tensors, or of those that share this one's memory. */
+static PyObject *pool_release(PyObject *module, PyObject *x) {
+  (void)module;
+  if (x == Py_None) pool_drop_all(NULL);
+  else if (Py_TYPE(x) == tensor_type) pool_drop_all(storage_of(impl_of(x)));
+  Py_RETURN_NONE;
+}
+
+/* pool_counts(x, storage): how often a tensor and its memory are held, as this file reads it; None if its memory's object
+ * is not at that address. */
+static PyObject *pool_counts(PyObject *module, PyObject *args) {
+  PyObject *x;
+  unsigned long long storage;
+  uint32_t own, shared;
+  (void)module;
+  if (!PyArg_ParseTuple(args, "OK", &x, &storage)) return NULL;
+  if (find_torch()) return NULL;
+  if (Py_TYPE(x) != tensor_type || !tensor_lies_in_object(x)) Py_RETURN_NONE;
+  if ((uint64_t)(uintptr_t)storage_of(impl_of(x)) != storage) Py_RETURN_NONE;
+  memcpy(&own, (char *)impl_of(x) + IMPL_COUNT, sizeof own);
+  memcpy(&shared, (char *)(uintptr_t)storage + STORAGE_COUNT, sizeof shared);
+  return Py_BuildValue("II", own, shared);
+}
+
+/* pool_state(): the words of the dispatcher's state, or None. */
+static PyObject *pool_state(PyObject *module, PyObject *unused) {
+  const uint64_t *state = find_dispatch_state();
+  (void)module; (void)unused;
+  if (!state) Py_RETURN_NONE;
+  return Py_BuildValue("KK", (unsigned long long)state[0], (unsigned long long)state[1]);
+}
+
+/* pool_begin(bits, bits, modes, deterministic): serve from now on, under these bits of the dispatcher's state too. */
+static PyObject *pool_begin(PyObject *module, PyObject *args) {
+  unsigned long long included, excluded;
+  PyObject *modes, *deterministic;
+  (void)module;
+  if (!PyArg_ParseTuple(args, "KKOO", &included, &excluded, &modes, &deterministic)) return NULL;
+  find_driver();
+  pool_allowed[0] |= included;
+  pool_allowed[1] |= excluded;
+  Py_XSETREF(pool_modes[0], Py_NewRef(modes));
+  Py_XSETREF(pool_modes[1], Py_NewRef(deterministic));
+  Py_RETURN_NONE;
+}
