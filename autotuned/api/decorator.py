@@ -326,8 +326,9 @@ RULES = " For rules write autotuned.within('5%')."
 
 def _checked_dict(label: str, what: str, given: Any, hint: str = "") -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
-        text = f"expected a dict of {what} by argument name, got {given!r:.60}.{hint}"
-        raise DecorationError(f"@autotune: {label}: {text}")
+        raise DecorationError(
+            f"@autotune: {label}: expected a dict of {what} by argument name, got {given!r:.60}.{hint}"
+        )
     return dict(given or {})
 
 
