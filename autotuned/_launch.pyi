@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from typing import Any
 
+INTERFACE: int
+
 class Table:
     name: str
     hits: int

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+INTERFACE = 1  # as in `launch/c/module.c`; another number whenever what Python and C pass each other changes
 extension: Any = None
 why_not = ""
 try:
@@ -14,6 +15,12 @@ except ImportError as error:  # built without a C compiler: everything works, la
     why_not = f"the C extension is missing ({error})"
     if "the C launcher" in str(error):  # built, but it does not support this Python (`launch/c/cpython.h`)
         logging.getLogger("autotuned").warning("Launches go through the Python twin: %s.", error)
+else:
+    if (found := getattr(extension, "INTERFACE", 0)) != INTERFACE:  # calls would miss, or worse
+        extension = None
+        why_not = f"the C extension was built from other sources (interface {INTERFACE} expected, {found} found)"
+        message = "Launches go through the Python twin: %s. Build it again: pip install --no-deps -e FOLDER."
+        logging.getLogger("autotuned").warning(message, why_not)
 
 
 def watch(objects: Iterable[Any]) -> None:

@@ -89,7 +89,7 @@ def canonical(data: Json) -> str:
     """The canonical text of a JSON value: sorted fields, no spaces, ASCII; NaN and Infinity are refused."""
     if type(data) is int:  # most values; the encoder costs 1.3 us to set up (tests/bench/key.py)
         return int.__repr__(data)
-    return _ENCODER.encode(data)
+    return "".join(_WRITE(data, 0))
 
 
 def object_text(texts: Mapping[str, str]) -> str:
@@ -98,6 +98,12 @@ def object_text(texts: Mapping[str, str]) -> str:
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+# Python's own encoder, made once; `_ENCODER.encode` makes one for each text.
+_MAKE = getattr(json.encoder, "c_make_encoder", None)
+_WRITE: Callable[[Json, int], Iterable[str]] = (
+    (lambda data, _: _ENCODER.encode(data)) if _MAKE is None else
+    _MAKE(None, _ENCODER.default, json.encoder.encode_basestring_ascii, None, ":", ",", True, False, False)
+)  # fmt: skip
 quoted = lru_cache(4096)(_ENCODER.encode)  # the canonical text of a name
 
 

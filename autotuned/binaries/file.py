@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autotuned import disk
@@ -214,11 +213,15 @@ class _Reader:
     def read(self) -> None:
         file = self._file
         for name, place in typed(self._index["blobs"], dict, "index.blobs").items():
-            with _noting(file, f"blob {name[:12]}"):
+            try:
                 file._blobs[name] = self._blob(place, f"blobs.{name[:12]}")
+            except (ValueError, TypeError, KeyError) as error:
+                file.faults.append(f"blob {name[:12]} is left out: {_words(error)}")
         for number, row in enumerate(typed(self._index["variants"], list, "index.variants")):
-            with _noting(file, f"variant {number}"):
+            try:
                 file.variants.append(self._variant(row, f"variants[{number}]"))
+            except (ValueError, TypeError, KeyError) as error:
+                file.faults.append(f"variant {number} is left out: {_words(error)}")
 
     def _blob(self, place: Json, where: str) -> Blob:
         fields = typed(place, list, where)
@@ -236,32 +239,22 @@ class _Reader:
         if len(fields) != 8:
             raise ValueError(f"{where}: expected 8 fields, got {len(fields)}.")
         types, assumes, constants, triton, blob = fields[3:]
-        options = self._of("options", fields[1], where)
+        code, options, metadata = [self._of(kind, number, where) for kind, number in zip(_SHARED, fields)]
         form = {"types": types, "assumes": assumes, "constants": constants, "options": options}
         if typed(blob, str, f"{where}.blob") not in self._file._blobs:
             raise ValueError(f"{where}: expected machine code of the file, got {blob[:12]}, which is not in it.")
-        return Variant(
-            self._file.kernel, typed(triton, str, f"{where}.triton"), self._of("codes", fields[0], where),
-            Form.load(form, where), self._of("metadata", fields[2], where), blob,
-        )  # fmt: skip
+        compiled_by = typed(triton, str, f"{where}.triton")
+        return Variant(self._file.kernel, compiled_by, code, Form.load(form, where), metadata, blob)
 
     def _of(self, kind: str, number: Json, where: str) -> Any:
         """A shared value, checked once."""
-        known = typed(self._index[kind], list, f"index.{kind}")
-        place = kind, integer(number, f"{where}.{kind}", 0, len(known) - 1)
-        if place not in self._shared:
+        place = kind, number
+        if type(number) is not int or place not in self._shared:
+            known = typed(self._index[kind], list, f"index.{kind}")
+            place = kind, integer(number, f"{where}.{kind}", 0, len(known) - 1)
             check = {"codes": Code.load, "options": check_launch, "metadata": check_metadata}[kind]
             self._shared[place] = check(known[place[1]], f"{kind}[{place[1]}]")
         return self._shared[place]
-
-
-@contextmanager
-def _noting(file: BinaryFile, what: str) -> Iterator[None]:
-    """Turn errors in a `with` block into faults of the file."""
-    try:
-        yield
-    except (ValueError, TypeError, KeyError) as error:
-        file.faults.append(f"{what} is left out: {_words(error)}")
 
 
 def _words(error: BaseException) -> str:

@@ -56,7 +56,7 @@ class Shelves:
     """
 
     def __init__(self, kernel: Kernel, device: Device) -> None:
-        self._kernel, self._device = kernel, device
+        self._kernel, self.device = kernel, device
         self._found: list[Shelf] = []
         self._folders = iter(lookup.folders())
         self._finding = threading.RLock()
@@ -80,7 +80,7 @@ class Shelves:
                 if folder is None:
                     return False
                 if folder.may_give_code(self._kernel.module):
-                    self._found += _in_folder(folder.path, self._kernel.name, self._device)
+                    self._found += _in_folder(folder.path, self._kernel.name, self.device)
         return True
 
 

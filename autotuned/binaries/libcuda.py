@@ -87,7 +87,7 @@ class Driver:
         sizes = (ctypes.c_uint * 3)(grid[0] * needs.ctas, grid[1], grid[2])
         block = (ctypes.c_uint * 3)(needs.threads, 1, 1)
         config = _Config(sizes, block, needs.shared, stream, made, len(attributes))
-        places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        places = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         status = self._library.cuLaunchKernelEx(
             ctypes.byref(config), ctypes.c_void_p(function), ctypes.cast(places, _PARAMETERS), None
         )

@@ -188,12 +188,13 @@ def _parameter(name: str, type_: str, value: Any) -> Any:
         TypeError, OverflowError: The value does not fit the parameter's type.
         ValueError: It is a tensor in memory that the GPU cannot access.
     """
-    if type_.startswith("*"):
+    if type_[0] == "*":
         return ctypes.c_uint64(_address(name, value))
     if type_ in _FLOATS:
         return _C_TYPES[type_](value)
-    unsigned = type_.startswith("u")
-    number = value if unsigned and isinstance(value, int) else _index(name, type_, value)
+    unsigned = type_[0] == "u"
+    is_plain = type(value) is int or (unsigned and isinstance(value, int))
+    number = value if is_plain else _index(name, type_, value)
     least = 0 if unsigned else -(1 << 63)
     if not least <= number < least + (1 << 64):
         raise OverflowError(f"argument {name!r}: expected {type_} of at most 64 bits, got {value!r:.60}.")

@@ -15,8 +15,9 @@ from autotuned.binaries import folders, libcuda
 from autotuned.binaries.folders import Kernel, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded
 from autotuned.binaries.variant import Code, Form, Variant, difference, form_of
-from autotuned.configfiles import policy
+from autotuned.configfiles import lookup, policy
 from autotuned.configfiles.entry import Entry
+from autotuned.configfiles.file import ConfigFile
 from autotuned.errors import AutotunedError
 from autotuned.gpu.device import Device
 from autotuned.store import conditions
@@ -73,12 +74,19 @@ class Server:
         self._specializers: dict[int, Specializer] = {}
         # For the current call, by weak references.
         self._latest: tuple[Any, Code | None] = (None, None)
-        self._latest_fitting: tuple[Asked | None, Shelf | None, list[Variant]] = (None, None, [])
         self._latest_asked: tuple[Any, Any, tuple[Any, ...], Asked | None] = (None, None, (), None)
+        self._latest_found: tuple[Shelf, Variant, Asked] | None = None
+        # While nothing that they are made of changes.
+        self._latest_code: tuple[tuple[Any, ...], Code | None] = ((), None)
+        self._latest_context: tuple[Any, str] = (None, "")
+        self._shelves: Shelves | None = None
 
     def shelves(self, device: Device) -> Shelves:
         """The binaries of this kernel for a device."""
-        return folders.shelves(self._kernel, device)
+        found = self._shelves  # read once: another thread may replace it
+        if found is None or found.device != device or found.state != lookup.state():
+            found = self._shelves = folders.shelves(self._kernel, device)
+        return found
 
     # -- finding -------------------------------------------------------------------------------------------------
 
@@ -90,8 +98,12 @@ class Server:
         source = tunable.exact_source  # first: it finds what is `opaque`
         if arch is None or (self._version is None and (tunable.opaque or tunable.exact_opaque)):
             return None
-        environment = policy.that_change_code(tunable.environment(), toolchain.version())
-        return Code(source, self._version, environment, fingerprint.launch_interface(), arch)
+        made_of, known = (source, tunable.environment(), arch), self._latest_code  # read once, like all of these
+        if known[0] != made_of:
+            environment = policy.that_change_code(made_of[1], toolchain.version())
+            code = Code(source, self._version, environment, fingerprint.launch_interface(), arch)
+            known = self._latest_code = made_of, code
+        return known[1]
 
     def _code_of(self, call: Call) -> Code | None:
         """The code for a call's device, once per call, since it inspects everything the kernel uses."""
@@ -140,7 +152,7 @@ class Server:
             return Look(None, "absent", why)
         code, seen = self._code_of(call), Look(None, "absent", "none for this call and code")
         for shelf in shelves if code is not None else ():
-            for entry in _entries(shelf, text, context):
+            for entry in self._entries(shelf, text, context):
                 config, lack = live.get(entry.identity), conditions.lack(entry.conditions, needed)
                 if config is None:
                     seen = Look(None, "config gone", mismatch.misfit(entry.config, live), shelf.path)
@@ -152,6 +164,17 @@ class Server:
                     note = Choice(config, Origin.BINARY, where=shelf.path, conditions=entry.conditions)
                     return seen.replace(choice=note)
         return seen
+
+    def _entries(self, shelf: Shelf, call: str, context: Mapping[str, Json]) -> list[Entry]:
+        """Entries with binaries for a call, in all contexts that differ at most in the toolchain."""
+        if shelf.config.device_json != context["device"]:
+            return []
+        of, ours = self._latest_context
+        if of is not context:
+            ours = _without_toolchain(context, toolchain.version())
+            self._latest_context = context, ours
+        found = shelf.config.in_all_contexts(call)
+        return [entry for theirs, entry in found if entry.binaries and _rest(shelf.config, theirs) == ours]
 
     def has_any(self, call: Call) -> bool:
         """Whether there are binaries of this kernel for a call's device."""
@@ -170,7 +193,10 @@ class Server:
         asked = self.asked(call, config)
         if asked is None:
             return "its arguments or constants are of a kind that no binary is built for"
-        if any(map(named, self._fitting(shelf, asked))):
+        fitting = shelf.fitting(asked.code, asked.form)
+        if any(map(named, fitting)):
+            if next(iter(self._shelves or ()), None) is shelf:  # for `find`, which follows
+                self._latest_found = shelf, next(one for one in fitting if named(one) or shelf.allows(one)), asked
             return ""
         theirs = list(filter(named, shelf.binaries.variants))
         if config.pre_hook is not None:  # it may set the blocks of descriptors
@@ -179,27 +205,22 @@ class Server:
                 return ""
         return _differences(theirs, asked.code, asked.form)
 
-    def _fitting(self, shelf: Shelf, asked: Asked) -> list[Variant]:
-        """A shelf's variants for a call; cached, since look-up and loading both ask."""
-        of, at, found = self._latest_fitting  # read once: another thread may replace it
-        if of is not asked or at is not shelf:
-            found = shelf.fitting(asked.code, asked.form)
-            self._latest_fitting = asked, shelf, found
-        return found
-
     def find(self, call: Call, config: Any) -> tuple[Shelf, Variant, Asked] | None:
         """The binary for a call with a config, not yet loaded; None if none may be launched."""
-        device = self._tunable.device(call)
-        shelves = self.shelves(device)
-        if not shelves or specialization.changes_code(self.jit) or "ir_override" in self._tunable.settings(config):
+        if specialization.changes_code(self.jit) or "ir_override" in self._tunable.settings(config):
             return None
-        asked = self.asked(call, config)
+        known = self._latest_found
+        if known is not None and known[2] is self.asked(call, config):
+            return known
+        shelves = self.shelves(self._tunable.device(call))
+        asked = self.asked(call, config) if shelves else None
         if asked is None:
             return None
-        for shelf in shelves:
-            for variant in filter(shelf.allows, self._fitting(shelf, asked)):
-                return shelf, variant, asked
-        return None
+        found = (
+            (shelf, one) for shelf in shelves for one in shelf.fitting(asked.code, asked.form) if shelf.allows(one)
+        )
+        first = next(found, None)
+        return None if first is None else (*first, asked)
 
     # -- loading -------------------------------------------------------------------------------------------------
 
@@ -297,16 +318,12 @@ def _names(entry: Entry, variant: Variant) -> bool:
     return variant.digest in entry.binaries
 
 
-def _entries(shelf: Shelf, call: str, context: Mapping[str, Json]) -> list[Any]:
-    """Entries with binaries for a call, in all contexts that differ at most in the toolchain."""
-    if shelf.config.device_json != context["device"]:
-        return []
-    ours = _without_toolchain(context, toolchain.version())
-    return [
-        entry
-        for theirs, entry in shelf.config.in_all_contexts(call)
-        if entry.binaries and _without_toolchain(theirs, str(theirs.get("triton"))) == ours
-    ]
+def _rest(config: ConfigFile, context: Mapping[str, Json]) -> str:
+    """`_without_toolchain` of a group's context, written once for a file."""
+    known: dict[int, tuple[Any, str]] = config.indexes.setdefault("without toolchain", {})
+    if id(context) not in known:  # which stays in use, as it is kept
+        known[id(context)] = context, _without_toolchain(context, str(context.get("triton")))
+    return known[id(context)][1]
 
 
 def _without_toolchain(context: Mapping[str, Json], triton: str) -> str:

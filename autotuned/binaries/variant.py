@@ -96,8 +96,9 @@ class Form(Frozen):
         return -len(self.assumes)
 
     def serves(self, call: Form) -> bool:
-        """Whether a binary of this form computes the same as one of the call's own form."""
-        return not self.why_not(call)
+        """Whether a binary of this form computes the same as one of the call's own form: `why_not` says no reason."""
+        same = self.types == call.types and self.fixed == call.fixed
+        return same and self.assumes.items() <= call.assumes.items()
 
     def why_not(self, call: Form, exact: bool = False) -> str:
         """The first assumption of this form that the call does not meet, or ""; with `exact`, any difference counts."""
@@ -126,13 +127,15 @@ class Form(Frozen):
         """Name and type of the parameters that a launch passes, in order."""
         return [(name, type_) for name, type_ in self.types if is_launched(type_)]
 
-    @property
+    @cached_property
     def parameters(self) -> list[str]:
         """Names of the parameters in order, without tuple items."""
         return [name for name, _ in self.types if "[" not in name]
 
     def place(self, name: str) -> list[int]:
         """Index path of a parameter or tuple item in the values of all parameters."""
+        if name in self.parameters:
+            return [self.parameters.index(name)]
         whole, *items = name.replace("]", "").split("[")
         return [self.parameters.index(whole), *map(int, items)]
 
@@ -147,20 +150,22 @@ class Form(Frozen):
         return {**self.fields(), "types": [list(pair) for pair in self.types], "assumes": dict(self.assumes)}
 
     @classmethod
-    def load(cls, data: Json, where: str) -> Form:
-        """Parse JSON; RecordError if invalid."""
-        fields = named(data, where, cls._names)
-        pairs = [_pair(pair, where) for pair in typed(fields["types"], list, where)]
-        assumes = typed(fields["assumes"], dict, f"{where}.assumes")
+    def load(cls, fields: Mapping[str, Json], where: str) -> Form:
+        """Parse its four fields; RecordError if one is invalid."""
+        pairs, assumes = typed(fields["types"], list, where), typed(fields["assumes"], dict, f"{where}.assumes")
+        for pair in pairs:
+            if type(pair) is not list or [*map(type, pair)] != [str, str]:
+                raise wrong(f"{where}.types", "a name and a type", pair)
+        types = tuple(map(tuple, pairs))
         for name, text in assumes.items():
-            typed(text, str, f"{where}.assumes.{name}")
+            if type(text) is not str:
+                raise wrong(f"{where}.assumes.{name}", "str", text)
         for name in ("constants", "options"):
             typed(fields[name], dict, f"{where}.{name}")
-        form = cls(tuple(pairs), assumes, fields["constants"], fields["options"])
-        types = iter(form.types)
-        for name, type_ in types:
-            _check_items(name, type_, types, f"{where}.types")
-        return form
+        following = iter(types)
+        for name, type_ in following if "]" in "".join(map("".join, types)) else ():  # tuples have items
+            _check_items(name, type_, following, f"{where}.types")
+        return cls(types, assumes, fields["constants"], fields["options"])
 
 
 def difference(forms: Iterable[Form], call: Form, exact: bool = False) -> str:
@@ -200,12 +205,6 @@ def _check_items(name: str, type_: str, following: Iterator[tuple[str, str]], wh
         if inner != f"{name}[{place}]":
             raise wrong(where, f"{name}[{place}]", inner)
         _check_items(inner, inner_type, following, where)
-
-
-def _pair(data: Json, where: str) -> tuple[str, str]:
-    if type(data) is not list or [*map(type, data)] != [str, str]:
-        raise wrong(f"{where}.types", "a name and a type", data)
-    return data[0], data[1]
 
 
 class Variant(Frozen):
@@ -271,23 +270,27 @@ def check_metadata(data: Json, where: str) -> dict[str, Json]:
 
 def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
     """A specialization as data; None for half-precision numbers, or constants without a spelling."""
-    own, types, constants, assumes = frozenset(constexprs), [], {}, {}
+    own = frozenset(constexprs)
     try:
-        for name, path, type_ in _parts(special.signature):
-            if type_ == "constexpr":
-                value = special.constants.get(path)
-                type_ = _compiled_in(name, value, own)
-                if type_ == "constexpr":
-                    where = f"constant {name!r}"
-                    constants[name] = encode(value, where) if source.is_exact(value) else exact.spell(value, where)
-            if type_ not in _COMPILED_IN and not is_launched(type_) and _items(type_) < 0:
-                return None
-            if assumed := special.attrs.get(path):
-                assumes[name] = _assumption(*map(tuple, assumed))
-            types.append((name, type_))
-        return Form(tuple(types), assumes, constants, _options_of(special.options))
+        parts, attrs = _parts(special.signature), special.attrs
+        folded = {path: _compiled_in(name, special.constants.get(path), own)
+                  for name, path, type_ in parts if type_ == "constexpr"}  # fmt: skip
+        types = tuple([(name, folded.get(path, type_)) for name, path, type_ in parts])
+        unknown = [type_ for _, type_ in types if type_ not in _COMPILED_IN and not is_launched(type_)]
+        if not all(_items(type_) >= 0 for type_ in unknown):
+            return None
+        constants = {name: _spelled(name, special.constants.get(path))
+                     for name, path, _ in parts if folded.get(path) == "constexpr"}  # fmt: skip
+        known = [(name, attrs[path]) for name, path, _ in parts if path in attrs]
+        assumes = {name: _assumption(*map(tuple, assumed)) for name, assumed in known if assumed}
+        return Form(types, assumes, constants, _options_of(special.options))
     except (EncodingError, TypeError):
         return None
+
+
+def _spelled(name: str, value: Any) -> Json:
+    where = f"constant {name!r}"
+    return encode(value, where) if source.is_exact(value) else exact.spell(value, where)
 
 
 @lru_cache(maxsize=64)
@@ -318,13 +321,11 @@ def _compiled_in(name: str, value: Any, constexprs: Collection[str]) -> str:
     return "constexpr" if "[" in name else "?"
 
 
-def _parts(signature: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...], str]]:
+def _parts(signature: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...], str]]:
     """Name, path and type of each parameter, a tuple's items behind it."""
-    for place, (name, type_) in enumerate(signature.items()):
-        if isinstance(type_, tuple):
-            yield from _flat(name, (place,), type_)
-        else:
-            yield name, (place,), type_
+    if {*map(type, signature.values())} == {str}:
+        return [(name, (place,), type_) for place, (name, type_) in enumerate(signature.items())]
+    return [part for place, (name, type_) in enumerate(signature.items()) for part in _flat(name, (place,), type_)]
 
 
 def _flat(name: str, path: tuple[int, ...], type_: Any) -> Iterator[tuple[str, tuple[int, ...], str]]:
@@ -340,10 +341,12 @@ def _flat(name: str, path: tuple[int, ...], type_: Any) -> Iterator[tuple[str, t
 
 def plain(value: Any) -> Json:
     """Options as JSON, tuples as lists; TypeError for other values."""
+    if value is None or type(value) in (bool, int, float, str):  # most
+        return value
     if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(inner) for inner in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, (int, float, str)):
         return value
     raise TypeError(f"expected an option that JSON can hold, got one of type {type(value).__name__}")

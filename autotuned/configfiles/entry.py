@@ -83,9 +83,9 @@ def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:
 
 def passed(call: Json) -> set[str]:
     """The names of a call's arguments and options that are in its key."""
-    parts = (call.get(part) for part in ("tensors", "values", "none", "options"))
-    return {name.partition("[")[0] for part in parts if isinstance(part, (dict, list)) for name in part
-            if isinstance(name, str)}  # fmt: skip
+    parts = [call[part] for part in ("tensors", "values", "none", "options") if type(call.get(part)) in (dict, list)]
+    names = [name for part in parts for name in part if type(name) is str]
+    return {name.partition("[")[0] if "[" in name else name for name in names}
 
 
 def fields_of(data: Any, where: str, names: Set[str]) -> dict[str, Any]:

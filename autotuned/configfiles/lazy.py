@@ -14,6 +14,7 @@ from autotuned.key.key import Key
 from autotuned.typed_json import Json, canonical, typed
 
 _CONTEXT, _ENTRY = '\n  {"context": ', '\n   {"call": '  # how a group and an entry begin in `ConfigFile.dump`
+_END = "]}\n ]\n}\n"
 
 
 def read_lazily(content: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
@@ -91,6 +92,9 @@ class LazyFile(ConfigFile):
         return super().names_binary(digest) if named is None else named
 
 
+_written = json.JSONEncoder(sort_keys=True, allow_nan=False).encode  # as `dump` writes a line
+
+
 class OtherLayoutError(ValueError):
     """The text is damaged, or not as this package writes it: all of it must be read."""
 
@@ -107,7 +111,10 @@ class Unread:
 
     def __init__(self, text: str) -> None:
         self.head: dict[str, Json] = typed(disk.parse_trusting(text), dict, "file")
-        groups = [(group["context"], group["entries"]) for group in self.head.pop("groups")]
+        read = self.head.pop("groups")
+        groups = [(group["context"], group["entries"]) for group in read]
+        if any(len(group) != 2 for group in read) or not text.endswith(_END):
+            raise OtherLayoutError  # more fields, or a name given twice
         self._contexts = [context for context, _ in groups]
         self._entries = [(place, entry) for place, (_, entries) in enumerate(groups) for entry in entries]
         self._rows = text.split(_ENTRY)[1:]
@@ -148,8 +155,8 @@ class Unread:
 
     def _entry(self, number: int) -> Entry:
         if number not in self._known:
-            data = disk.first_json(f'{{"call": {self._rows[number]}')
-            if data != self._entries[number][1]:
+            data = self._entries[number][1]
+            if not self._rows[number].startswith(_written(data)[len('{"call": ') :]):  # or a name is given twice
                 raise OtherLayoutError
             self._known[number] = load_entry(data, "entry")
         return self._known[number]

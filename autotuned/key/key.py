@@ -334,14 +334,17 @@ def check_call(call: Json, where: str) -> dict[str, Json]:
     """Check the types of a call's tensors, values, absent arguments and options; RecordError if one is wrong."""
     found: dict[str, Json] = typed(call, dict, where)
     for part in ("tensors", "values", "options"):
-        typed(found.get(part, {}), dict, f"{where}.{part}")
+        if part in found:
+            typed(found[part], dict, f"{where}.{part}")
     texts(found.get("none", []), f"{where}.none")
     for name, tensor in found.get("tensors", {}).items():
         place = f"{where}.tensors.{name:.60}"
         typed(tensor, dict, place)
-        typed(tensor.get("dtype"), str, f"{place}.dtype")
-        typed(tensor.get("strides"), str, f"{place}.strides")
-        integers(tensor.get("shape", []), f"{place}.shape", -INT64_MAX)  # a bucket may be any number
+        for field in ("dtype", "strides"):
+            if type(tensor.get(field)) is not str:
+                raise wrong(f"{place}.{field}", "str", tensor.get(field))
+        if "shape" in tensor:
+            integers(tensor["shape"], f"{place}.shape", -INT64_MAX)  # a bucket may be any number
     return found
 
 

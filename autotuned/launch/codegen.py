@@ -49,7 +49,7 @@ def binder(
     if nameless:
         parameters.insert(nameless, "/")
     filled = {name: defaults.get(name, MISSING) for name in names}
-    body = f"def written({', '.join(parameters)}):\n    return ({''.join(f'{name}, ' for name in names)})"
+    body = f"def written({', '.join(parameters)}):\n    return ({''.join([f'{name}, ' for name in names])})"
     return _define(body, {"defaults": filled})
 
 
@@ -95,14 +95,14 @@ def submitter(
     every = "".join(f"{name if name in names else f'{ours}{i}'}, " for i, name in enumerate(order))
     passed.append(every if one_by_one else f"({every})")
     places = ", ".join(f"{ours}{place}" for place in PLACES)
-    unpacked = f"    {''.join(f'{name}, ' for name in names)}= {ours}values\n" if names else ""
+    unpacked = f"    {''.join([f'{name}, ' for name in names])}= {ours}values\n" if names else ""
     return _define(f"def written({places}, {ours}values):\n{unpacked}    {ours}function({', '.join(passed)})\n", scope)
 
 
 def mapping(names: Sequence[str], constants: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
     """`f(*values of names)` returning them by name in a dict, with `constants`."""
     ours = private_prefix(names)
-    items = "".join(f"{name!r}: {name}, " for name in names)
+    items = "".join([f"{name!r}: {name}, " for name in names])
     return _define(f"def written({', '.join(names)}):\n    return {{{items}**{ours}}}", {ours: constants})
 
 
@@ -126,7 +126,7 @@ def memory_test(
     for i, (name, then) in enumerate(tuples.items()):
         scope[f"{ours}items_{i}"] = then
         tests.append(f"{ours}of_items({name}) == {ours}items_{i}")
-    unpacked = f"    {''.join(f'{name}, ' for name in names)}= {ours}values\n" if names else ""
+    unpacked = f"    {''.join([f'{name}, ' for name in names])}= {ours}values\n" if names else ""
     return _define(f"def written({ours}values):\n{unpacked}    return {' and '.join(tests) or True}", scope)
 
 
@@ -142,7 +142,7 @@ def by_name(
     passed = [name if name in positional else f"{name}={name}" for name in names]
     passed += [f"{name}={ours}{i}" for i, name in enumerate(constants)]  # `**` would cost 0.2 us
     passed += [f"grid={ours}grid"] if takes_grid else []
-    unpacked = f"    {''.join(f'{name}, ' for name in names)}= {ours}values\n" if names else ""
+    unpacked = f"    {''.join([f'{name}, ' for name in names])}= {ours}values\n" if names else ""
     return _define(
         f"def written({ours}values, {ours}grid):\n{unpacked}    return {ours}function({', '.join(passed)})",
         {f"{ours}function": function, **{f"{ours}{i}": value for i, value in enumerate(constants.values())}},

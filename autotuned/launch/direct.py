@@ -108,7 +108,7 @@ def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[], C
     Generated, since the Python twin runs it on the hot path for callable grids.
     """
     one, given = compiled.compiled_for, [(name, one) for name, one in zip(names, values) if type(one) not in PLAIN]
-    tensors = {name: one([value])[0] for name, value in given if compiled.has_memory(value)}
+    tensors = {name: of[0] for name, value in given if hasattr(value, "data_ptr") and (of := one([value]))}
     tuples = {name: one(value) for name, value in given if isinstance(value, tuple)}
     return partial(codegen.memory_test, names, tensors, tuples, one)
 

@@ -6,21 +6,21 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
 from autotuned._startup import later
-from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
+from autotuned.errors import AllConfigsFailedError
 from autotuned.key.key import Key, call_part
 from autotuned.resolve import active, sources
+from autotuned.resolve.offering import Offering
 from autotuned.resolve.request import Chosen, Context, Options, Question, State, is_sealed, may_be_sealed, spell
 from autotuned.store import conditions, layout, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, each
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.call import Call, refuse_conflicts
-from autotuned.tunable.configs import Pruner
+from autotuned.tunable.call import Call
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
@@ -28,25 +28,22 @@ if TYPE_CHECKING:
     from autotuned.resolve import advice, explain, fallback, fleet, sealing, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
-    from autotuned.space import declared
     from autotuned.store import locks
-    from autotuned.tunable import readers
     from autotuned.tunable.tunable import Tunable
 else:
     advice, explain, fleet = map(later, ("resolve.advice", "resolve.explain", "resolve.fleet"))
     fallback = later("resolve.fallback")
     sealing, searcher, lookup = map(later, ("resolve.sealing", "resolve.searcher", "configfiles.lookup"))
-    declared, exclusions, failures = map(later, ("space.declared", "search.exclusions", "search.failures"))
-    locks, readers = later("store.locks"), later("tunable.readers")
+    exclusions, failures, locks = map(later, ("search.exclusions", "search.failures", "store.locks"))
 
 log = logging.getLogger("autotuned")
 
 
-class Chooser:
+class Chooser(Offering):
     """Finds or makes the choice for calls of one tuned function.
 
     Args:
-        on_configs: Called with a computed list of configs before it is used.
+        on_configs: See `Offering`.
         on_written: Called with the arguments found to be written.
     """
 
@@ -58,18 +55,9 @@ class Chooser:
         self, tunable: Tunable, options: Options,
         on_configs: Callable[[list[Any]], None], on_written: Callable[[list[str]], None],
     ) -> None:  # fmt: skip
-        self.tunable = tunable
-        self.state = State(tunable, options, on_written)
-        self._on_configs = on_configs
-        #: Arguments whose exact values were seen to decide which configs a call may use.
-        self.seen: set[str] = set()
+        super().__init__(tunable, State(tunable, options, on_written), on_configs)
         self._context = Context(tunable, options.version, options.trial)
         self.shipped = sources.Shipped(tunable, self._context)
-
-    @property
-    def options(self) -> Options:
-        """The decorator's options at present."""
-        return self.state.options
 
     # -- key and candidates --------------------------------------------------------------------------------------
 
@@ -81,101 +69,12 @@ class Chooser:
         """Call part of the key; needs no context."""
         return call_part(self.options.spec, call.arguments, call.options, self.tunable.name, spell)
 
-    def candidates(self, call: Call) -> Live:
-        """Live configs of a call by identity, in order: those that the pruner keeps and the grid launches.
-
-        Raises:
-            PruningError: A pruner left none.
-            ConfigError: A callable list returned none.
-            ValueError: The caller passes what a config sets.
-        """
-        declaration, pruner = self.options.declared, self.options.pruner()
-        if declaration is not None:
-            self.seen |= declaration.reads(call.arguments)
-            members = declaration.members(call.arguments)
-            if not declaration.is_listed(members, pruner.perf_model is not None):
-                prune = partial(self._pruned, call, pruner=Pruner(pruner.early))
-                live = declared.candidates(self.tunable, call, members, self.state.identity, prune)
-                return self._with_default(call, live)
-        left = self._pruned(call, self._listed(call), pruner)
-        if pruner.early is not None:
-            self._on_configs(left)
-        for config in left:  # computed configs, and a pruner's own, were unknown when the call was bound
-            refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(config))
-        return self._launching(call, self._with_default(call, Live((self.state.identity(one), one) for one in left)))
-
-    def _with_default(self, call: Call, live: Live) -> Live:
-        """Add the untuned config to the candidates, so that nothing is chosen that loses to it."""
-        live.untuned = next(iter(live), None)
-        if self.options.default is not None and len(live) > 1:
-            found = fallback.candidate(
-                self.tunable, live, lambda: self.default_for(call, live),
-                lambda one: one is self.options.default or self.allows(call, one, live),
-            )  # fmt: skip
-            if found is not None:
-                refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
-                live.join_untuned(self.state.identity(found), found)
-        return live
-
-    def _launching(self, call: Call, live: Live) -> Live:
-        """Those with a grid that is not empty (`32 // BLOCK` blocks may be none); all if every grid is empty."""
-        if not callable(call.grid) or len(live) < 2:
-            return live
-        left = live.only([name for name, config in live.items() if self.tunable.launches(call, config)])
-        left.whole = len(left) == len(live)
-        return left or live
-
     def question(self, call: Call, live: Candidates, mode: str, **more: Any) -> Question:
         """The question for a call."""
         narrowed = self.narrows or len(live) < len(self.options.configs())
         launches = self.tunable.launches(call, next(iter(live.values()))) if live else True
         needed = self.options.needs(self.tunable.name, live)
         return Question(call, self.key(call), live, mode, needed=needed, launches=launches, narrowed=narrowed, **more)
-
-    def _pruned(self, call: Call, configs: list[Any], pruner: Pruner) -> list[Any]:
-        named = dict(zip((parameter.name for parameter in self.tunable.parameters), call.args))
-        return candidates.prune(configs, pruner, named, call.kwargs, self.tunable.name, self.seen)
-
-    def _listed(self, call: Call) -> list[Any]:
-        return self.options.configs() if self.options.computed is None else self._computed(call, self.options.computed)
-
-    @property
-    def narrows(self) -> bool:
-        """Whether calls with the same key may have different candidates."""
-        pruner = self.options.pruner()
-        return not (self.options.computed is None and pruner.early is None and pruner.perf_model is None)
-
-    def allows(self, call: Call, config: Any, live: Candidates) -> bool:
-        """Whether a call may use a config from outside the list: a pin, or `default=`.
-
-        Asks the pruner about the list with this config in it, and a callable list whether it has it. A `perf_model`
-        does not count: what it drops is slow, not wrong.
-        """
-        early, identity = self.options.pruner().early, self.state.identity(config)
-        if identity in live or (early is None and (self.options.computed is None or self.options.declared)):
-            return True
-        configs = [config] if self.options.declared is not None else self._listed(call)
-        if identity not in map(self.state.identity, configs):
-            if self.options.computed is not None:
-                return False
-            configs = [*configs, config]
-        try:
-            left = self._pruned(call, configs, Pruner(early))
-        except PruningError:  # raised again when the candidates are asked for
-            return False
-        return identity in map(self.state.identity, left)
-
-    def _computed(self, call: Call, computed: Callable[..., Any]) -> list[Any]:
-        if computed is not self.options.declared:
-            self.seen |= readers.read_by(computed, call.arguments)
-        configs = candidates.listed(computed(**call.arguments), self.tunable.name)
-        if not configs:
-            raise ConfigError(
-                f"`{self.tunable.name}`: configs: the callable returned none for this call; return at least one.",
-                kernel=self.tunable.name,
-            )
-        self._on_configs(configs)
-        return configs
 
     # -- origins, in order ---------------------------------------------------------------------------------------
 
@@ -194,11 +93,11 @@ class Chooser:
         self.tunable.device(call)  # without a GPU this raises an error that says what to do
         start = time.perf_counter()
         pinned = self._allowed(call, pinned)
-        live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
+        live, choice = self._ready_first(call, mode) if pinned is None else (Live(), None)
         if mode == "off" and len(live) > 1 and self.options.default is None:
             return Chosen(call, self.first_that_compiles(call, live), live)
-        choice = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
+        choice = choice or self._without_key(call, live, mode, pinned)
         question = self.question(call, live, mode, search=search) if choice is None else None
         self.state.lookup_s += time.perf_counter() - start
         asked: tuple[Any, ...] = ()
@@ -226,6 +125,22 @@ class Chooser:
         if len(live) == 1:
             return Choice(next(iter(live.values())), Origin.ONLY)
         return self.default(call, live) if mode == "off" else None
+
+    def _ready_first(self, call: Call, mode: str) -> tuple[Live, Choice | None]:
+        """The candidates, and the `_ready` choice among them.
+
+        A callable grid is asked about that choice only: which others it launches does not matter then, and asking runs
+        the user's code for each.
+        """
+        if not callable(call.grid) or self.options.declared is not None or self.options.check is not None:
+            live = self.candidates(call)
+            return live, self._ready(call, live, mode) if len(live) > 1 else None
+        every = self._unlaunched(call, self.options.pruner())
+        choice = self._ready(call, every, mode) if len(every) > 1 else None
+        if choice is not None and self.tunable.launches(call, choice.config):
+            return every, choice
+        live = self._launching(call, every)
+        return live, self._ready(call, live, mode) if 1 < len(live) < len(every) else None
 
     def _ready(self, call: Call, live: Live, mode: str) -> Choice | None:
         """A choice shipped with a compiled kernel, if no other origin comes first; needs no key.
@@ -395,16 +310,6 @@ class Chooser:
         """The untuned choice: `default=`, else the first config."""
         said = live.said if isinstance(live, Live) else None
         return fallback.default(self.tunable, said[0] if said else self.default_for(call, live), call, live)
-
-    def default_for(self, call: Call, live: Candidates) -> Any:
-        """The result of `default=` for a call; None without one, or if the call may not use it."""
-        found = self.options.default
-        if candidates.is_config(found):
-            return found if self.allows(call, found, live) else None
-        if not callable(found):
-            return found
-        self.seen |= readers.read_by(found, call.arguments)
-        return found(**call.arguments)
 
     def _for_now(self, question: Question) -> Choice:
         """An untuned choice that is not kept: memory is short, or there is nothing to launch."""

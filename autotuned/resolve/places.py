@@ -16,16 +16,21 @@ else:
     libcuda = later("binaries.libcuda")  # only for tensors elsewhere
 
 
-def gpu_elsewhere(values: Iterable[Any]) -> int | None:
+def gpu_elsewhere(arguments: Mapping[str, Any], name: str) -> int | None:
     """The GPU that holds all GPU tensors of a call; None if it is the current one or there are several.
 
-    Includes tensors in tuples and in tensor descriptors.
+    Includes tensors in tuples and in tensor descriptors. Raises as `refuse_unreachable` if it is None.
     """
-    gpus = {gpu for tensor in _tensors(values) if (gpu := gpu_of(tensor)) is not None}
-    if len(gpus) != 1:
-        return None
-    (gpu,) = gpus
-    return None if gpu == kernel.current_device() else gpu
+    places = set(map(gpu_of, _tensors(arguments.values())))
+    gpus = places - {None}
+    if len(gpus) == 1:
+        here = kernel.current_device()
+        if here not in gpus:
+            return gpus.pop()
+        if len(places) == 1:  # most calls
+            return None
+    refuse_unreachable(arguments, name)
+    return None
 
 
 def gpu_of(tensor: Any) -> int | None:

@@ -255,12 +255,18 @@ class Context:
         self._trial = {"trial": dict(trial)} if trial else {}
         self.version = encode(version, f"version of '{tunable.name}'", spell)  # the user's, as in keys
         self._latest: tuple[Any, dict[str, Json], str] = (None, {}, "")
+        self._latest_part: tuple[Any, dict[str, Json]] = (None, {})
 
     def without_toolchain(self, call: Call) -> dict[str, Json]:
-        """The context of a call without its toolchain, which takes reading and hashing."""
+        """The context of a call without its toolchain, which takes reading and hashing; the same object while equal."""
         tunable = self._tunable
-        parts = {"device": tunable.device(call).to_json(), "environment": tunable.environment()}
-        return {**parts, **self._rest(tunable.source)}
+        where, source = tunable.device(call), tunable.source  # which finds what is `opaque`
+        now = where, tunable.environment(), source, [id(value) for _, value in tunable.opaque]
+        latest = self._latest_part  # read once: another thread may replace it
+        if now != latest[0]:
+            context = {"device": where.to_json(), "environment": now[1], **self._rest(now[2])}
+            latest = self._latest_part = now, context
+        return latest[1]
 
     def _rest(self, source: str) -> dict[str, Json]:
         tunable = self._tunable
@@ -297,6 +303,7 @@ class State:
         self._said: set[str] = set()
         self._lives: dict[tuple[str, ...], Live] = {}  # candidates by their identities
         self._identities: dict[Any, str] = {}  # of configs with plain values
+        self._listed: tuple[Any, Live, frozenset[str]] = (None, Live(), frozenset())
 
     @property
     def is_busy(self) -> bool:
@@ -350,6 +357,20 @@ class State:
             if values is not None and len(self._identities) < LIMIT:
                 self._identities[values] = known
         return known
+
+    def listed(self, given: list[Any]) -> tuple[Live, frozenset[str]]:
+        """The candidates in a list and the names that they set, made anew if the list or one of its configs changed."""
+        try:
+            now = given, canonical([*map(vars, given)])
+        except (ValueError, TypeError):  # hooks, and other values that may change within
+            now = None
+        known = self._listed  # read once: another thread may replace it
+        if now is None or known[0] is None or now[1] != known[0][1] or [*map(id, now[0])] != [*map(id, known[0][0])]:
+            live = Live((self.identity(one), one) for one in given)
+            names = frozenset(name for one in given for name in self.tunable.settings(one))
+            plain = now is not None and None not in map(configs.plain_values, given)
+            known = self._listed = ([*given], now[1]) if now is not None and plain else None, live, names
+        return known[1], known[2]
 
     def keeps(self, key: Key) -> bool:
         """Whether results of this key go to disk; not if JSON cannot express the key or the check's reference."""

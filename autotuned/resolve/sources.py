@@ -257,6 +257,8 @@ class Shipped:
     def _worth_asking(self, choice: Choice) -> bool:
         if choice.origin is Origin.SEARCH or not self.possible:
             return False
+        if choice.origin is Origin.BINARY:
+            return True
         reads = choice.origin in _FROM_FILES or "autotuned.configfiles.lookup" in sys.modules
         return reads and self._offered
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen, later
 from autotuned.key.key import PLAIN, is_descriptor
-from autotuned.triton_compat import kernel, versions
+from autotuned.triton_compat import globals_used, kernel, versions
 
 if TYPE_CHECKING:
     from autotuned.triton_compat import ttir
@@ -206,7 +206,8 @@ def handle_of(jit: Any, binary: Any, device: int) -> Handle:
 def handle_outside(jit: Any, binary: Any, device: int) -> Handle:
     """Prepare a direct launch of a binary outside Triton's caches: the same guards except for the cache."""
     try:
-        jit.cache_key  # noqa: B018 - computing it makes Triton record the globals that the kernel uses
+        if globals_used.may_be_recorded(jit):
+            jit.cache_key  # noqa: B018 - computing it makes Triton record the globals that the kernel uses
         return _handle(jit, binary, device, {"": binary}, "", None)
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error
@@ -266,10 +267,12 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
             continue
         if isinstance(value, tuple):
             found.append(compiled_for(value))
-        elif is_descriptor(value):
-            found.append((*compiled_for([value.base]), *value.block_shape))
-        elif has_memory(value):
+            continue
+        try:
             found.append((value.dtype, value.data_ptr() & 15 == 0, value.get_device()))
+        except AttributeError:
+            if is_descriptor(value):
+                found.append((*compiled_for([value.base]), *value.block_shape))
     return tuple(found)
 
 
@@ -278,11 +281,6 @@ def surroundings() -> tuple[Any, ...]:
     import triton.knobs as knobs
 
     return kernel.current_device(), dict(vars(knobs.runtime)), dict(vars(knobs.compilation))
-
-
-def has_memory(value: Any) -> bool:
-    """Whether a launch is compiled for this value's memory."""
-    return hasattr(value, "dtype") and hasattr(value, "data_ptr") and hasattr(value, "get_device")
 
 
 ALLOCATES = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")  # at each launch; GSan from 3.8 on

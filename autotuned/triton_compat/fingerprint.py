@@ -171,14 +171,32 @@ def _stat(path: str) -> tuple[str, int, int]:
 
 
 def _ptxas(arch: str) -> str | None:
-    """The ptxas that Triton runs for `arch`, found without running it."""
+    """The ptxas that Triton runs for `arch`; Triton's own where a variable names the same compiler elsewhere."""
     variable, default = _ptxas_places(arch)
     override = env.triton_tool(variable) if variable else ""
     if not override:
         return default
     from triton import knobs
 
-    return default if knobs.NvidiaTool.from_path(override) is None else override  # Triton skips what does not run
+    if knobs.NvidiaTool.from_path(override) is None:  # Triton skips what does not run
+        return default
+    try:
+        return default if default and _are_one(_stat(override), _stat(default)) else override
+    except (OSError, subprocess.SubprocessError):
+        return override
+
+
+@lru_cache(maxsize=64)
+def _are_one(tool: tuple[str, int, int], own: tuple[str, int, int]) -> bool:
+    """Whether two files are one compiler: of the same bytes, or programs that tell the same version and build.
+
+    A script with the version of what it runs is another: it may run that with other options.
+    """
+    paths = tool[0], own[0]
+    if tool[1] == own[1] and _sha256(paths[0]) == _sha256(paths[1]):
+        return True
+    are_programs = all(disk.read_head(path, 4).startswith((b"\x7fELF", b"MZ")) for path in paths)
+    return are_programs and _told_version(paths[0]) == _told_version(paths[1])
 
 
 @lru_cache
@@ -206,8 +224,12 @@ def _second_ptxas(arch: int) -> bool:
         return arch >= 100
 
 
+def _told_version(path: str) -> str:
+    return subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+
+
 def _ptxas_version(path: str) -> str:
-    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    text = _told_version(path)
     match = re.search(r"\bV(\d+\.\d+\.\d+)", text)
     return match[1] if match else text.strip()
 

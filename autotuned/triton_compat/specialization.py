@@ -19,7 +19,7 @@ from autotuned.typed_json import Json
 
 WARP_SIZE = 32
 _PLACES = ("extern_libs",)  # options with local paths
-_TOOLS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBDEVICE_PATH")
+_LIBDEVICE = "TRITON_LIBDEVICE_PATH"  # linked in; which ptxas there is matters to what is compiled here
 
 
 class Specialization(Frozen):
@@ -216,10 +216,17 @@ def arch_of(name: str) -> int | None:
 
 def options_json(options: Any) -> dict[str, Any]:
     """The options that affect code, without local paths; TypeError if they name a library other than Triton's own."""
+    from triton import knobs
+
     libraries = dict(getattr(options, "extern_libs", None) or ())
-    if libraries and libraries != dict(type(options)(arch=options.arch).extern_libs or ()):
+    if libraries and libraries != _own_libraries(type(options), options.arch, str(knobs.nvidia.libdevice_path)):  # type: ignore[arg-type]  # see key.py
         raise TypeError("expected Triton's own libdevice, got another library in extern_libs")
     return {name: value for name, value in vars(options).items() if name not in _PLACES}
+
+
+@lru_cache(maxsize=16)
+def _own_libraries(kind: Any, arch: Any, libdevice: str) -> dict[str, str]:
+    return dict(kind(arch=arch).extern_libs or ())
 
 
 def generic(jit: Any, special: Specialization) -> list[Specialization]:
@@ -333,7 +340,7 @@ def _set_knob() -> str:
     edited = [*_edited(compilation), *_edited(knobs.nvidia)]
     if edited:
         return f"the knob {edited[0]} was set by the program"
-    return next((f"{name} is set" for name in _TOOLS if env.triton_tool(name)), "")
+    return f"{_LIBDEVICE} is set" if env.triton_tool(_LIBDEVICE) else ""
 
 
 def _edited(knobs: Any) -> list[str]:

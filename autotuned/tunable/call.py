@@ -40,7 +40,7 @@ class Call(Frozen):
 
     def without_memory(self) -> Call:
         """The same call with a grid of one block, keeping only what decides code of each tensor."""
-        arguments = {name: outlined(value) for name, value in self.arguments.items()}
+        arguments = {name: value if type(value) in PLAIN else outlined(value) for name, value in self.arguments.items()}
         return Call((), arguments, arguments, grid=(1,))
 
 

@@ -63,6 +63,24 @@ def test_what_changes_code_or_its_launch_has_the_call_compiled(served, library, 
     assert library.loads == []
 
 
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_which_ptxas_there_is_does_not_matter_to_a_binary(served, library, monkeypatch, when):
+    """`torch.compile` sets the variable within the process."""
+    if when == "within":
+        call(served)
+    for name in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"):
+        monkeypatch.setenv(name, "/nowhere/ptxas")
+    assert not compiled_by_triton(call(served))
+    assert library.loads == ["add"]
+
+
+def test_another_libdevice_has_the_call_compiled(served, library, monkeypatch):
+    monkeypatch.setenv("TRITON_LIBDEVICE_PATH", "/nowhere/libdevice.bc")
+    with pytest.raises(FileNotFoundError):  # from Triton
+        call(served)
+    assert library.loads == []
+
+
 def test_a_knob_that_is_put_back_does_not_count(served, library, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(triton.knobs.compilation, "instrumentation_mode", "some")

@@ -92,10 +92,17 @@ def test_what_the_driver_lets_through_is_launched(gpus, launches, monkeypatch):
 
 def test_tensors_in_tuples_and_descriptors_say_where(gpus):
     descriptor = TensorDescriptor.from_tensor(on(gpus, 3), [16])
-    assert places.gpu_elsewhere([5, (1, (on(gpus, 2),)), on(gpus, None)]) == 2
-    assert places.gpu_elsewhere([descriptor]) == 3
-    assert places.gpu_elsewhere([descriptor, on(gpus, 2)]) is None
-    assert places.gpu_elsewhere([on(gpus, 0), None, "x"]) is None
+
+    def elsewhere(*values):
+        return places.gpu_elsewhere({f"a{i}": value for i, value in enumerate(values)}, "app.k")
+
+    assert elsewhere(5, (1, (on(gpus, 2),)), on(gpus, None)) == 2
+    assert elsewhere(descriptor) == 3
+    assert elsewhere(descriptor, on(gpus, 0)) is None
+    assert elsewhere(on(gpus, 0), None, "x") is None
+    assert elsewhere(5, None) is None
+    with pytest.raises(PlaceError, match="'a1'"):  # whose memory is the CPU's
+        elsewhere(descriptor, on(gpus, 2))
 
 
 def test_a_replaced_tuner_launches_where_triton_would(gpus, launches, launched_on):

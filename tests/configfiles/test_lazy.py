@@ -90,7 +90,11 @@ def test_a_thousand_mutations_are_answered_as_by_the_whole_file() -> None:
     made().dump().replace('"kernel"', '"kernel": "app.k", "kernel"'),
     made().dump().replace("\n", "\r\n"),
     made().dump().replace('"schema": 2', '"schema": 3'),
-], ids=["other layout", "a context twice", "a name twice", "a name twice in the head", "other ends", "newer"])  # fmt: skip
+    made().dump().replace("]},\n", '], "note": []},\n'),
+    made().dump().replace("]}\n ]", '], "note": 1}\n ]'),
+    made().dump().replace("]\n}\n", '],\n "kernel": "app.k"}\n'),
+], ids=["other layout", "a context twice", "a name twice", "a name twice in the head", "other ends", "newer",
+        "more in a group", "more in the last group", "a name twice at the end"])  # fmt: skip
 def test_a_file_of_another_layout_is_read_whole(text: str) -> None:
     found, faults = lazy.read_lazily(text, "k.json")
     expected, expected_faults = file.read(text, "k.json")

@@ -215,7 +215,7 @@ def test_a_recording_that_is_too_large_is_said_and_not_sent(store, tmp_path, mon
         patch.setattr("autotuned.offline.store_recordings.MAX_FILE_BYTES", 100)
         assert tail.look() and tail.strange == 1 and not tail.look()
         assert caplog.text.count("is not used") == 1
-    monkeypatch.setattr("autotuned.offline.release.shared.MAX_FILE_BYTES", 100)
+    monkeypatch.setattr("autotuned.recording.sending.MAX_FILE_BYTES", 100)
     with pytest.raises(StoreError, match="expected at most 100 bytes of distinct calls"):
         pushed(store, tmp_path / "a.jsonl", line(recorded(2)))
 

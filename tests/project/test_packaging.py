@@ -134,10 +134,16 @@ print(halve.cache_info().hits, halve.tuner.launcher.name, *launch.in_use())
 """
 
 
-def test_without_the_extension_everything_works_and_doctor_says_so(tmp_path):
+@pytest.mark.parametrize(
+    ("has", "why", "said"),
+    [("None", "the C extension is missing", 0),
+     ("__import__('types').ModuleType('stale')", "the C extension was built from other sources", 1)],
+)  # fmt: skip
+def test_without_a_fitting_extension_everything_works_and_doctor_says_so(tmp_path, has, why, said):
     script = tmp_path / "script.py"
-    script.write_text(WITHOUT_EXTENSION)
+    script.write_text(WITHOUT_EXTENSION.replace('["autotuned._launch"] = None', f'["autotuned._launch"] = {has}'))
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("2 python python the C extension is missing")
+    assert done.stdout.startswith(f"2 python python {why}")
+    assert done.stderr.count("Launches go through the Python twin") == said, done.stderr

@@ -101,6 +101,32 @@ def test_another_ptxas_of_the_same_version_is_another(pretended, monkeypatch):
     assert fingerprint.of("sm_80", pretended.parent / "cache") == before
 
 
+def test_the_same_ptxas_elsewhere_is_the_same(pretended, monkeypatch):
+    """As torch's compiler sets the variable to the one of its own wheel, within the process."""
+    before = found(pretended)
+    tool(pretended.parent / "copy", "one")
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(pretended.parent / "copy"))
+    assert fingerprint.of("sm_80", pretended.parent / "cache") == before
+    tool(pretended.parent / "copy", "other")
+    assert fingerprint.of("sm_80", pretended.parent / "cache")["ptxas"] != before["ptxas"]
+    tool(pretended.parent / "copy", "one")
+    tool(pretended / "backends/nvidia/bin/ptxas", "another than the copy")
+    assert fingerprint.of("sm_80", pretended.parent / "cache")["ptxas"] == before["ptxas"]
+
+
+def test_a_program_of_the_same_version_and_build_is_the_same_and_a_script_is_not(tmp_path, monkeypatch):
+    again()
+    variable, own = fingerprint._ptxas_places("sm_80")
+    other, script = tmp_path / "ptxas", tmp_path / "script"
+    other.write_bytes(Path(own).read_bytes() + b"packed elsewhere")
+    script.write_text(f'#!/bin/sh\nexec {own} -O0 "$@"\n')
+    for path in (other, script):
+        path.chmod(0o755)
+    for path, is_own in ((other, True), (script, False)):
+        monkeypatch.setenv(variable, str(path))
+        assert fingerprint._ptxas("sm_80") == (own if is_own else str(path))
+
+
 @pytest.mark.parametrize("arch", [75, 80, 90, 100, 120])
 def test_the_ptxas_is_the_one_that_triton_runs(arch):
     from triton.backends.nvidia.compiler import get_ptxas
