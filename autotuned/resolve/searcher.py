@@ -8,6 +8,7 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +30,7 @@ from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
 from autotuned.store.record import Timing, TuningRecord, identity_of, load_timing
 from autotuned.tunable import configs
-from autotuned.typed_json import canonical, portable
+from autotuned.typed_json import canonical, digest, portable
 
 if TYPE_CHECKING:
     from autotuned.resolve import priors
@@ -42,6 +43,7 @@ else:  # only for declared spaces: importing NumPy takes as long as all else
 
 log = logging.getLogger("autotuned")
 
+LONG = 16  # a list of at least so many configs is ordered by what another device measured
 LIKELY = 3
 LIKELY_READ = 100  # records on disk to read, in arbitrary order; each once per process
 
@@ -88,7 +90,7 @@ class Searcher:
         self._announce(result, outcome)
         left.journal.erase()  # the record has the crashes now
         measured = {timing.identity for timing in outcome.timings}
-        ended = self._space(question) is not None or question.live.keys() <= measured  # else the budget ended it
+        ended = bool(outcome.space) or question.live.keys() <= measured  # else the budget ended it
         winner, own = outcome.winner or "", self._state.choices.get(key)
         tried = frozenset(question.live) | (own.tried if own else frozenset())
         under = sources.under(result, winner)
@@ -166,6 +168,11 @@ class Searcher:
         live = next((one.live for one in question.members if one.call is wanted.call), question.live)
         if (space := self._space(question.replace(live=live))) is not None:
             batches.run(wanted, outcome, self._source(question, space, left.earlier))
+        elif (ranked := self._ranked(question, left)) is not None:
+            begun = {name: config for name, config in wanted.configs.items() if name in (question.untuned, *left.known)}
+            said = {"list": digest(sorted(question.live))}
+            source = batches.Source(ranked, ranked.admit, str(len(question.live)), lambda: said)
+            batches.run(replace(wanted, configs=begun), outcome, source)
         else:
             search.run(wanted, outcome)
 
@@ -188,6 +195,12 @@ class Searcher:
         if self._state.options.declared is None or not isinstance(question.live, declared.Declared):
             return None
         return question.live
+
+    def _ranked(self, question: Question, left: _Left) -> priors.Ranked | None:
+        """A strategy for a list that another device has measured, if it may end before all are."""
+        if len(question.live) < LONG or question.force or question.members or not self._state.keeps(question.key):
+            return None
+        return priors.of_list(question.key, question.live)
 
     def _source(self, question: Question, live: declared.Declared, earlier: TuningRecord | None) -> batches.Source:
         """Source of a space's configs, with what was measured under other conditions."""

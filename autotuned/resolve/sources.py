@@ -21,7 +21,7 @@ from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.store.record import TuningRecord
 from autotuned.tunable.call import Call
 from autotuned.tunable.kernel import TunableKernel
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, digest
 
 if TYPE_CHECKING:
     from autotuned.binaries import serve
@@ -106,7 +106,9 @@ def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed
         return True
     measured = {timing.identity: timing for timing in found.timings}
     are_more = isinstance(candidates, Live) and candidates.is_wider_than(found.provenance)
-    if not candidates.keys() <= measured.keys() or are_more:
+    searched: Json = found.provenance.get("space")
+    is_ranked = isinstance(searched, dict) and searched.get("list") == digest(sorted(candidates))
+    if not (candidates.keys() <= measured.keys() or is_ranked) or are_more:
         return False
     if winner == record.identity_of(found.winner or {}):
         return True

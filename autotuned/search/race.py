@@ -33,8 +33,9 @@ NOISY = 0.05  # a choice is noisy if the middle 60% of the winner's samples spre
 # The final duel: at most this many pairs, fewer once it is decided by this many standard errors.
 DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
 # A config that is ahead by less than `SURE_LEAD` may be behind where tensors lie elsewhere: the duel goes on at so many
-# other `PLACES`, `FIRST_SAMPLES` pairs at each. In the mean of all places it must be faster by so many standard errors.
-PLACES, SURE_LEAD, PLACE_ERRORS = 5, 0.1, 2
+# other `PLACES`, `FIRST_SAMPLES` pairs at each; again while it is not sure and has taken less than `DUEL_SHARE` of the
+# search. In the mean of all places it must be faster by so many standard errors.
+PLACES, SURE_LEAD, PLACE_ERRORS, DUEL_SHARE = 5, 0.1, 2, 0.05
 TRIMMED = 1.25  # by how much more the mean of all but two of them varies than their standard error says
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples resolved 1.7%
 # (H100). A finalist gets more than `FINAL_SAMPLES` until all of its samples take this long. If a sample is the mean of
@@ -122,13 +123,23 @@ class Duel:
         best, untuned = self._pooled
         if not self.is_fought or (self.is_disturbed and best.median_us > untuned.median_us):
             return False
+        lead, doubt = self._over_places
+        return lead > max(math.log1p(TIE_BAND), doubt)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is certain over all places that the best is ahead by more than a tie, or that it is not."""
+        lead, doubt = self._over_places
+        return abs(lead - math.log1p(TIE_BAND)) > doubt
+
+    @property
+    def _over_places(self) -> tuple[float, float]:
+        """Logarithm of the lead in the mean over all places, and the doubt about it."""
         leads = sorted(math.log(duel.lead_by(self._us)) for duel in self._all)
         doubt = PLACE_ERRORS / math.sqrt(len(leads))
         if self.is_disturbed and len(leads) > 3:
             leads, doubt = leads[1:-1], TRIMMED * doubt
-        return statistics.mean(leads) > max(
-            math.log1p(TIE_BAND), doubt * statistics.stdev(leads) if self.elsewhere else 0.0
-        )
+        return statistics.mean(leads), doubt * statistics.stdev(leads) if self.elsewhere else 0.0
 
     @property
     def is_disturbed(self) -> bool:
@@ -179,17 +190,27 @@ def _fast_us(trial: Trial) -> float:
     return statistics.fmean(fast)
 
 
-def duel(best: Trial, untuned: Trial, track: Track, most: int = DUEL_SAMPLES, before: Duel | None = None) -> Duel:
+def duel(
+    best: Trial,
+    untuned: Trial,
+    track: Track,
+    most: int = DUEL_SAMPLES,
+    before: Duel | None = None,
+    exactly: bool = False,
+) -> Duel:
     """Compare the best of a race with the untuned config on fresh samples; their own samples stay.
 
     Args:
         most: Samples of each, fewer once it is decided.
         before: A duel of the same two to go on with.
+        exactly: No fewer, as in a comparison that other places belong to.
     """
     fresh = before or Duel(best.fresh(), untuned.fresh())
     pair = [fresh.best, fresh.untuned]
     rounds = _Rounds(track, random.Random(0))
-    while len(pair[0].samples_us) < most and not (any(trial.error for trial in pair) or _is_decided(*pair)):
+    while len(pair[0].samples_us) < most and not any(trial.error for trial in pair):
+        if not exactly and _is_decided(*pair):
+            break
         if not rounds.run(_open(pair), min(DUEL_ROUND, most - len(pair[0].samples_us))):
             break
     for trial, sampled in zip((best, untuned), pair):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -188,6 +188,8 @@ class Racing:
             duel = self._elsewhere(duel, track)
         if not duel.elsewhere:
             duel = race.duel(best, untuned, track, before=duel)
+        for trial, fresh in ((best, duel.best), (untuned, duel.untuned)):
+            trial.error = trial.error or fresh.error
         self._board.forgive(best, untuned)
         return duel
 
@@ -198,18 +200,33 @@ class Racing:
         return plain and not any(map(self._board.is_hooked, trials))
 
     def _elsewhere(self, duel: race.Duel, track: race.Track) -> race.Duel:
-        """Go on with copies of the tensors."""
-        written = {*self._guard.written, *self._job.zero}
-        for place in placements.elsewhere(self._job.call, written, race.PLACES):  # alive together: each elsewhere
-            best, untuned = self._moved(duel.best, place), self._moved(duel.untuned, place)
-            other = race.duel(best, untuned, track, race.FIRST_SAMPLES)
-            failed = best.error or untuned.error
-            self._board.forgive(best, untuned)
+        """Go on with copies of the tensors, again as long as it is not sure and takes a small part of the search."""
+        written, start = {*self._guard.written, *self._job.zero}, time.monotonic()
+        places = placements.elsewhere(self._job.call, written, race.PLACES)  # alive together: each elsewhere
+        others = [race.Duel(self._moved(duel.best, place), self._moved(duel.untuned, place)) for place in places]
+        most, taken, end = 0, 0, start + race.DUEL_SHARE * (start - self._sampling.start_s)
+        while others and not (duel.elsewhere and duel.is_sure):
+            began, before, most = time.monotonic(), taken, most + race.FIRST_SAMPLES
+            if duel.elsewhere:
+                here = race.DUEL_ROUND - race.FIRST_SAMPLES + most
+                duel = race.duel(duel.best, duel.untuned, track, here, duel, exactly=True)
+            others = list(self._fought(others, track, most))
+            steady = all(one.steady for one in (duel, *others))
+            duel, taken = replace(duel, steady=steady, elsewhere=tuple(others)), sum(map(_samples, others))
+            now = time.monotonic()
+            if now + (now - began) > end or taken <= before:
+                break
+        return duel
+
+    def _fought(self, duels: Sequence[race.Duel], track: race.Track, most: int) -> Iterator[race.Duel]:
+        """Duels on copies with more samples, up to the first that fails."""
+        for duel in duels:
+            other = race.duel(duel.best, duel.untuned, track, most, duel, exactly=True)
+            failed = duel.best.error or duel.untuned.error
+            self._board.forgive(duel.best, duel.untuned)
             if failed or not other.is_fought:
                 break
-            steady = duel.steady and other.steady
-            duel = replace(duel, steady=steady, elsewhere=(*duel.elsewhere, other))
-        return duel
+            yield other
 
     def _moved(self, trial: Trial, place: placements.Placement) -> Trial:
         def prepare() -> None:
@@ -218,6 +235,10 @@ class Racing:
 
         made = self._board.made(self._board.identity(trial), prepare, place.call)
         return replace(made, launches=trial.launches)
+
+
+def _samples(duel: race.Duel) -> int:
+    return len(duel.best.samples_us)
 
 
 def _measured(trials: Sequence[Trial]) -> list[Trial]:

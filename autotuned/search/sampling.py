@@ -22,7 +22,7 @@ class Sampling:
         self._job, self._board = job, board
         self._early: dict[int, list[float]] = {}  # samples taken while others compiled
         self._cost_s: dict[int, float] = {}  # of one sample of a config, overhead included
-        now_s = time.monotonic()
+        self.start_s = now_s = time.monotonic()
         # The deadline is for all but the final duel.
         self.deadline_s, self._end_s = now_s + (1 - DUEL_SHARE) * job.budget_s, now_s + job.budget_s
 

@@ -2,8 +2,8 @@
 
 By hand, on a GPU: python tests/bench/spaces.py --wall [DIR] [--budget 200] [--json FILE]
 Which configs are that good is read from the tables in DIR (tests/data/spaces), measured whole on this card. Strategies
-take turns; each run is a process of its own with an empty store and nothing compiled, and all go through this package's
-compile pool and race, without `first=`. "prior" finds the record of another card in the store, with the best and 20 other
+take turns, all with the seed of the turn; each run is a process of its own with an empty store and nothing compiled, and
+all go through this package's compile pool and race, without `first=` and the files that it ships. "prior" finds the record of another card in the store, with the best and 20 other
 times of the other shape. `--pretended` rehearses it without a GPU: kernels are compiled, times come from the tables.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import os
 import random
@@ -26,7 +27,7 @@ from typing import Any
 import space_tables
 
 HERE = Path(__file__).resolve()
-KERNEL, WITHIN, SEED = "matmul", 1.05, 0
+KERNEL, WITHIN = "matmul", 1.05
 LIMIT_S = 40.0  # of one search
 TOOLS = ("auto", "auto, prior", "Optuna TPE", "Kernel Tuner diff_evo", "Kernel Tuner genetic_algorithm")
 
@@ -58,7 +59,7 @@ class Watched:
 # -- one run, in a process of its own ---------------------------------------------------------------------------------
 
 
-def child(tool: str, folder: Path, pretended: bool) -> dict[str, Any]:
+def child(tool: str, folder: Path, pretended: bool, seed: int) -> dict[str, Any]:
     """One search; seconds until it is there, or None, and what it took."""
     bench = pretend() if pretended else None
     import torch
@@ -73,12 +74,13 @@ def child(tool: str, folder: Path, pretended: bool) -> dict[str, Any]:
     case = problem.case(shape, "cpu" if pretended else "cuda")
     space = copy.copy(problem.space)
     space.first = ()
-    watch = watching(tool, recorded)
+    watch = watching(tool, recorded, seed)
     if tool.endswith("prior"):
         searcher.priors = Earlier(searcher.priors, other)
     more = {"do_bench": bench(recorded)} if bench else {}
     wanted = "auto" if tool.startswith("auto") else watch.peer
-    tuned = autotune(configs=space, key=["M", "N", "K"], strategy=wanted, budget_s=LIMIT_S, **more)(problem.kernel)
+    more |= {"key": ["M", "N", "K"], "name": "bench.matmul"}  # by its own name it would find shipped files
+    tuned = autotune(configs=space, strategy=wanted, budget_s=LIMIT_S, **more)(problem.kernel)
     if not pretended:  # the context, cuBLAS and the clocks are nobody's merit
         square = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
         for _ in range(50):
@@ -96,21 +98,21 @@ def child(tool: str, folder: Path, pretended: bool) -> dict[str, Any]:
 class watching:
     """Watches the strategy of the search: ours as the decorator makes it, or a peer's."""
 
-    def __init__(self, tool: str, recorded: space_tables.Recorded) -> None:
+    def __init__(self, tool: str, recorded: space_tables.Recorded, seed: int) -> None:
         from autotuned.space import declared
 
         best = min(ms for ms, _ in recorded.rows.values() if ms is not None)
         good = {row for row, (ms, _) in recorded.rows.items() if ms is not None and ms <= WITHIN * best}
-        self._tool, self._is_good = tool, lambda config: row_of(config, recorded) in good
+        self._tool, self._seed, self._is_good = tool, seed, lambda config: row_of(config, recorded) in good
         self.made: Any = None
         made = declared.strategy
-        declared.strategy = lambda *args: self._watched(made(*args))
+        declared.strategy = lambda name, members, _, prior: self._watched(made(name, members, seed, prior))
 
     def peer(self, members: Any) -> Any:
         """A peer's strategy for the decorator."""
         from space_peers import peers
 
-        return self._watched(dict(peers())[self._tool](members, SEED))
+        return self._watched(dict(peers())[self._tool](members, self._seed))
 
     def _watched(self, inner: Any) -> Any:
         self.made = Watched(inner, self._is_good)
@@ -195,12 +197,12 @@ def tables(folder: Path) -> list[Path]:
     return sorted(found, key=best, reverse=True)[:2]
 
 
-def run(tool: str, folder: Path, pretended: bool) -> dict[str, Any]:
+def run(tool: str, folder: Path, pretended: bool, seed: int) -> dict[str, Any]:
     """One search in a fresh process with empty caches."""
     with tempfile.TemporaryDirectory() as empty:
         caches = {"TRITON_CACHE_DIR": f"{empty}/triton", "AUTOTUNED_CACHE_DIR": f"{empty}/autotuned"}
         environment = {**os.environ, **caches, "AUTOTUNED_CONFIG_PATH": "", "TRITON_DEFAULT_FP_FUSION": "1"}
-        command = [sys.executable, str(HERE), "--child", tool, str(folder), str(int(pretended))]
+        command = [sys.executable, str(HERE), "--child", tool, str(folder), str(int(pretended)), str(seed)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         return {"error": done.stderr[-2000:]}
@@ -211,13 +213,16 @@ def measure(folder: Path, budget_s: float, pretended: bool, json_path: Path | No
     """Strategies in turn, as often as the budget allows; prints each run and the table."""
     tables(folder)
     end, runs = time.monotonic() + budget_s, []
-    while True:
+    for seed in itertools.count():
         for tool in only or TOOLS:
             took = [one["took_s"] for one in runs if one["tool"] == tool]
             if time.monotonic() + (max(took) if took else 15.0) > end:
-                return show(runs)
+                show(runs)
+                return
             start = time.monotonic()
-            runs.append({"tool": tool, **run(tool, folder, pretended), "took_s": time.monotonic() - start})
+            runs.append(
+                {"tool": tool, "seed": seed, **run(tool, folder, pretended, seed), "took_s": time.monotonic() - start}
+            )
             print(json.dumps(runs[-1]), flush=True)
             if json_path:
                 json_path.write_text(json.dumps(runs, indent=1) + "\n")
@@ -237,6 +242,6 @@ def show(runs: list[dict[str, Any]]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--child", nargs=3, metavar=("TOOL", "DIR", "PRETENDED"), required=True)
+    parser.add_argument("--child", nargs=4, metavar=("TOOL", "DIR", "PRETENDED", "SEED"), required=True)
     asked = parser.parse_args().child
-    print(json.dumps(child(asked[0], Path(asked[1]), bool(int(asked[2])))))
+    print(json.dumps(child(asked[0], Path(asked[1]), bool(int(asked[2])), int(asked[3]))))

@@ -68,6 +68,16 @@ def test_a_tensor_that_nobody_holds_comes_back_as_torch_would_make_it(x):
     assert experimental.empty_like(x) is not again
 
 
+def test_layouts_are_kept_apart():
+    square = torch.ones(8, 8)
+    alike = [square, square.t(), square.int(), torch.ones(8, 8, 1), torch.ones(64), square[::2], square[:, ::2]]
+    for _ in range(2):
+        for x in alike:
+            made, right = experimental.empty_like(x), torch.empty_like(x)
+            assert (made.shape, made.stride(), made.dtype) == (right.shape, right.stride(), right.dtype)
+            del made
+
+
 @pytest.mark.parametrize(
     "x", [torch.ones(0), torch.ones(1, 1, 1, 1, 1, 1), torch.ones(3).to_sparse(), torch.ones(9 << 20)]
 )
@@ -134,6 +144,7 @@ CHANGES = {
     "transposed in place": lambda t: t.t_(),
     "another rank": lambda t: t.unsqueeze_(0),
     "an attribute": lambda t: setattr(t, "mine", 1),
+    "hooks": lambda t: setattr(t, "_backward_hooks", {}),
     "a class": lambda t: setattr(t, "__class__", torch.nn.Parameter),
     "shared memory": lambda t: t.share_memory_(),
     "in-place with a gradient": lambda t: t.copy_(torch.ones(64, 3, requires_grad=True)),
@@ -146,7 +157,7 @@ def test_what_was_changed_never_comes_back(change):
     made = new()[0]
     CHANGES[change](made)
     del made
-    facts = lambda t: (t.shape, t.stride(), type(t), t.requires_grad, t.grad, t.is_shared(), vars(t))
+    facts = lambda t: (t.shape, t.stride(), type(t), t.requires_grad, t.grad, t.is_shared(), vars(t), t._backward_hooks)
     right = facts(torch.empty_like(torch.ones(64, 3)))
     assert [facts(new()[0]) for _ in range(4)] == [right] * 4
 
@@ -207,8 +218,9 @@ def test_under_modes_and_transforms_it_is_torchs():
     for mode, name in ((Through(), "aten.empty_like.default"), (Functions(), "empty_like")):
         x = torch.ones(64, 3)
         with mode:
-            experimental.empty_like(x)
-        assert name in mode.calls
+            for _ in range(3):
+                experimental.empty_like(x)
+        assert mode.calls.count(name) == 3
     x = torch.ones(64, 3)
     torch.use_deterministic_algorithms(True)
     try:
@@ -276,6 +288,13 @@ def test_the_pool_is_bounded():
     del held
     again = [experimental.empty_like(x) for _ in range(20)]
     assert sum(t.data_ptr() in addresses for t in again) >= 8
+
+
+def test_the_pools_memory_is_bounded():
+    for rows in range(1, 60):
+        experimental.empty_like(torch.empty((1 << 24) + rows, dtype=torch.int8))
+    kept = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.numel() >= 1 << 24]
+    assert 1 <= len(kept) <= 16  # of 16 MiB and more
 
 
 def test_running_out_of_memory_releases_it(monkeypatch):

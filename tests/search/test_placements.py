@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -341,5 +342,31 @@ def test_hooks_keep_the_duel_where_it_is(took: Callable[[float], None]) -> None:
     assert len(kernel.starts) == 1
 
 
-def test_a_duel_takes_no_more_samples_than_before() -> None:
+def duelled(took: Callable[[float], None], share: float, seed: int, lead: float = 0.008) -> tuple[int, list[int]]:
+    """The config that is chosen where one is faster by `lead` under noise, and how often each copy was launched on."""
+    noise, starts, x = random.Random(seed), Counter[int](), torch.zeros(4)
+
+    @autotune([Config({"fast": 0}), Config({"fast": 1})], key=["n"], objective="kernel", restore_value=["x"])
+    def run(x: Any, n: int, *, fast: int) -> None:
+        starts[x.data_ptr()] += 1
+        took(100 / (1 + lead * fast) * (1 + noise.gauss(0, 0.014)))
+
+    with pytest.MonkeyPatch.context() as patch, autotuned.mode("search"):
+        patch.setattr(race, "DUEL_SHARE", share)
+        run(x, 4)
+    del starts[x.data_ptr()]
+    return int(run.best_config.kwargs["fast"]), list(starts.values())
+
+
+def test_a_duel_that_is_not_sure_goes_on_for_a_small_part_of_the_search(took: Callable[[float], None]) -> None:
+    short, long = ([duelled(took, share, seed) for seed in range(12)] for share in (0.0, 1e4))
+    once = [2 * race.FIRST_SAMPLES] * race.PLACES
+    of_short, of_long = ([counts for _, counts in found if counts] for found in (short, long))  # else five pairs tell
+    assert of_short == [once] * len(of_short) and len(of_short) > 6
+    assert all(len(set(counts)) == 1 and counts >= once for counts in of_long) and of_long != of_short
+    assert sum(fast for fast, _ in long) >= 11 > sum(fast for fast, _ in short)
+    assert not any(duelled(took, 1e4, seed, lead=-0.008)[0] for seed in range(12))
+
+
+def test_a_first_round_at_all_places_takes_no_more_samples_than_a_duel_at_one() -> None:
     assert race.DUEL_ROUND + race.FIRST_SAMPLES * race.PLACES <= race.DUEL_SAMPLES

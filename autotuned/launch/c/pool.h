@@ -13,8 +13,8 @@ enum { POOL_BYTES = 512, IMPL_COUNT = 8, IMPL_STORAGE = 16, STORAGE_COUNT = 8, C
 #define POOL_LARGEST (INT64_C(32) << 20) /* bytes of one tensor, */
 #define POOL_LIMIT (INT64_C(256) << 20)  /* and of all */
 
-/* A tensor, and what its Python object behind the header, its `TensorImpl` and its `StorageImpl` were when nobody but its
- * Python object held them: counts, memory, deleter, shape, flags, and that it has no gradient. */
+/* A tensor, and what its `TensorImpl` and its `StorageImpl` were when its Python object alone held them: counts, memory,
+ * deleter, shape, flags, and that it has no gradient. */
 typedef struct {
   PyObject *tensor; /* strong */
   int64_t bytes;    /* of its memory */
@@ -36,9 +36,9 @@ static PyObject *pool_modes[2];    /* strong; callables that say false: function
 static __thread const uint64_t *dispatch_state; /* this thread's; NULL until it is asked for, or where there is none */
 
 static void *impl_of(PyObject *x) { void *impl; memcpy(&impl, (char *)x + sizeof(PyObject), sizeof impl); return impl; }
-static void *storage_of(void *impl) { void *storage; memcpy(&storage, (char *)impl + IMPL_STORAGE, sizeof storage); return storage; }
+static void *storage_of(void *impl) { void *held; memcpy(&held, (char *)impl + IMPL_STORAGE, sizeof held); return held; }
 
-/* How this thread's calls of torch are dispatched, in two words that are 0 where no mode, transform or tracing is active. */
+/* How this thread's calls of torch are dispatched: two words, 0 where no mode, transform or tracing is active. */
 static const uint64_t *find_dispatch_state(void) {
   if (!dispatch_state) {
     void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -66,26 +66,24 @@ static void pool_drop_all(const void *storage) {
     }
 }
 
-/* Whether what decides what `torch.empty_like` gives, beside its argument, is as usual; -1 with an error set. */
+/* Whether nothing but its argument decides what `torch.empty_like` gives. */
 static int usual_modes(const uint64_t *state) {
   if (!state || state[0] & ~pool_allowed[0] || state[1] & ~pool_allowed[1] || !pool_modes[0]) return 0;
   for (int i = 0; i < 2; i++) {
     PyObject *said = PyObject_CallNoArgs(pool_modes[i]);
     int active = said ? PyObject_IsTrue(said) : -1;
     Py_XDECREF(said);
-    if (active) return active < 0 ? -1 : 0;
+    PyErr_Clear();
+    if (active) return 0;
   }
   return 1;
 }
 
-/* hot path. How many words say what `torch.empty_like(x)` is to give; 0 where it has to be asked, -1 with an error set. */
+/* hot path. How many words say what `torch.empty_like(x)` is to give; 0 where it has to be asked. */
 static int pool_words(PyObject *x, uint64_t *word) {
   const uint64_t *state = find_dispatch_state();
   View v;
-  if (Py_TYPE(x) != tensor_type || !tensor_type) return 0;
-  int usual = usual_modes(state);
-  if (usual <= 0) return usual;
-  if (!view(x, &v) || v.ndim > POOL_DIMS) return 0;
+  if (!tensor_type || Py_TYPE(x) != tensor_type || !usual_modes(state) || !view(x, &v) || v.ndim > POOL_DIMS) return 0;
   int32_t type = device_type_of(v.kind), capturing = 0, error = 0;
   void *stream = NULL;
   if (type == DL_CUDA) {
@@ -123,29 +121,25 @@ static Layout *pool_layout(const uint64_t *word, int count) {
 
 /* Copy what a tensor is now, and how long its parts are; 0 if that is not known, or too much. */
 static int pool_look(PyObject *x, Pooled *one) {
-  size_t body = (size_t)tensor_type->tp_basicsize - sizeof(PyObject);
   void *impl = impl_of(x), *storage = storage_of(impl);
   one->impl_size = malloc_usable_size(impl);
   one->storage_size = malloc_usable_size(storage);
-  if (body + one->impl_size + one->storage_size > sizeof one->was) return 0;
-  memcpy(one->was, (char *)x + sizeof(PyObject), body);
-  memcpy(one->was + body, impl, one->impl_size);
-  memcpy(one->was + body + one->impl_size, storage, one->storage_size);
+  if (one->impl_size + one->storage_size > sizeof one->was) return 0;
+  memcpy(one->was, impl, one->impl_size);
+  memcpy(one->was + one->impl_size, storage, one->storage_size);
   return 1;
 }
 
 /* hot path. Whether a tensor is what it was when torch had made it, and held by its Python object alone: no weak
- * reference, no attribute, and the bytes of before. They are compared from outside in: each says where the next ones lie. */
+ * reference, no attribute, and the bytes of before, of which the first ones say where the others lie. */
 static int pool_unchanged(const Pooled *one) {
   PyObject *x = one->tensor, *dict, *weak;
-  size_t body = (size_t)tensor_type->tp_basicsize - sizeof(PyObject);
   memcpy(&weak, (char *)x + tensor_type->tp_weaklistoffset, sizeof weak);
   if (Py_TYPE(x) != tensor_type || weak || !(dict = PyObject_GenericGetDict(x, NULL))) return 0;
   int attributes = PyDict_GET_SIZE(dict) != 0;
   Py_DECREF(dict);
-  if (attributes || memcmp(one->was, (char *)x + sizeof(PyObject), body)) return 0;
-  if (memcmp(one->was + body, impl_of(x), one->impl_size)) return 0;
-  int same = !memcmp(one->was + body + one->impl_size, storage_of(impl_of(x)), one->storage_size);
+  if (attributes || memcmp(one->was, impl_of(x), one->impl_size)) return 0;
+  int same = !memcmp(one->was + one->impl_size, storage_of(impl_of(x)), one->storage_size);
   __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what other threads did before they let go of it comes before this */
   return same;
 }
@@ -155,7 +149,6 @@ static PyObject *pool_take(PyObject *module, PyObject *x) {
   uint64_t word[POOL_WORDS];
   int count = pool_words(x, word);
   (void)module;
-  if (count < 0) return NULL;
   if (!count) Py_RETURN_NONE;
   Layout *layout = pool_layout(word, count);
   if (!pool_is(layout, word, count)) Py_RETURN_NONE;
@@ -179,7 +172,6 @@ static PyObject *pool_give(PyObject *module, PyObject *args) {
   if (!PyArg_ParseTuple(args, "OO", &x, &made)) return NULL;
   if (Py_TYPE(made) == tensor_type) compare_shim(made);
   int count = pool_words(x, word);
-  if (count < 0) return NULL;
   if (!count || Py_TYPE(made) != tensor_type || !view(made, &v) || !v.data) Py_RETURN_FALSE;
   int64_t bytes = (int64_t)element_bytes_of(v.kind);
   for (int64_t d = 0; d < v.ndim; d++) bytes *= v.shape[d];
@@ -212,8 +204,8 @@ static PyObject *pool_release(PyObject *module, PyObject *x) {
   Py_RETURN_NONE;
 }
 
-/* pool_counts(x, storage): how often a tensor and its memory are held, as this file reads it; None if its memory's object
- * is not at that address. */
+/* pool_counts(x, storage): how often a tensor and its memory are held, as this file reads it; None if the object of its
+ * memory is not at that address. */
 static PyObject *pool_counts(PyObject *module, PyObject *args) {
   PyObject *x;
   unsigned long long storage;
