@@ -123,14 +123,19 @@ class Guided:
         """New members far from all others, but not at the ends of their values: each the best of some random ones."""
         found: list[Point] = []
         for _ in range(max(0, count)):
-            drawn = [self._members.draw(self._source) for _ in range(DRAWN)]
-            drawn = [point for point in drawn if point not in self._asked]
+            drawn = [point for point in self._drawn() if point not in self._asked]
             if drawn and self._asked:
                 here, there = self._encode(np.array(drawn)), self._encode(np.array(list(self._asked)))
                 apart = ((here[:, None] - there[None]) ** 2).sum(-1).min(1)
                 drawn = [drawn[int((apart - MIDDLE * ((here - 0.5) ** 2).sum(-1)).argmax())]]
             found += self._take(drawn, 1)
         return found
+
+    def _drawn(self) -> list[Point]:
+        """Random members; of a space that is not listed, where a draw takes long, those drawn before."""
+        if self._members.exact:
+            return [self._members.draw(self._source) for _ in range(DRAWN)]
+        return [tuple(self._pool[self._source.randrange(len(self._pool))].tolist()) for _ in range(DRAWN)]
 
     # -- by the model ----------------------------------------------------------------------------------------------
 
