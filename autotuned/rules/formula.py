@@ -89,7 +89,7 @@ class Predictor:
         self._parts = [(waves.index((tiling, processors)), product) for tiling, processors, product in parts]
 
     def fastest(self, values: Sequence[int]) -> tuple[int, float]:
-        """The config with the least predicted time, the first of several, and the microseconds."""
+        """The config with the least predicted time, the first of several, and the microseconds; inf for no number."""
         products, waves = [], [1]
         for places in self._products:
             product = 1
@@ -104,7 +104,10 @@ class Predictor:
         parts = [waves[wave] * products[product] for wave, product in self._parts]
         best, least = 0, math.inf
         for config, numbers, used in self._formulas:
-            us = sum(map(mul, numbers, used(parts)))
+            try:
+                us = sum(map(mul, numbers, used(parts)))
+            except OverflowError:  # a file may say anything
+                continue
             if us < least:
                 best, least = config, us
         return best, least

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -263,9 +264,10 @@ class Rule(Frozen):
             return None
         return self.fastest(values)[0] if leaf.config is None else leaf.config
 
-    def fastest(self, values: Values) -> tuple[int, float]:
-        """The config with the least predicted time, and the microseconds."""
-        return self._predictor.fastest(values)
+    def fastest(self, values: Values) -> tuple[int | None, float]:
+        """The config with the least predicted time, and the microseconds; None and inf if there is no such number."""
+        config, us = self._predictor.fastest(values)
+        return (config if us < math.inf else None), us
 
     @cached_property
     def _predictor(self) -> Predictor:
@@ -289,7 +291,7 @@ class Rule(Frozen):
         if config is None:
             config, us = self.fastest(values)
             path += f", the fastest by its formulas ({us:.3g} us)"
-        if loss is None:
+        if loss is None or config is None:
             return Answer(config, None, f"{path}: too few calls for a bound of the loss")
         allowed = "" if loss.bound <= within else f", above the {within:.1%} that is allowed"
         said = f"at most {loss.bound:.1%} of loss in 95 of 100 calls{allowed}"

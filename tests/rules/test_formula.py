@@ -50,6 +50,18 @@ def test_sizes_of_nothing_have_an_answer(sizes: tuple[int, int]) -> None:
     assert Predictor(["M", "N"], FORMULAS).fastest(sizes)[0] in (0, 2)
 
 
+def test_a_time_that_is_no_number_is_no_answer() -> None:
+    most = 2**200  # no call has such a size, but many sizes may make such a product
+    wide = PREDICTING.replace(
+        times=(Formula(0, {"M": 1}, (Term(1e99, ("M",) * 8),)),), sizes={"M": (1, most), "N": (1, 512)}
+    )
+    known = wide.replace(tuned=(Tuned((512,), ((1, most),)),), tree=Leaf(None, 30, GOOD))
+    assert known.config((96, 512), 0.05) == 0
+    assert known.fastest((most, 512)) == (None, math.inf) and known.config((most, 512), 0.05) is None
+    answer = known.answer((most, 512), 0.05)
+    assert (answer.config, answer.bound) == (None, None)
+
+
 def written(**changed: object) -> dict:
     data = json.loads("\n".join(text.lines(PREDICTING, CONTEXT)))
     return {**data, **changed}
@@ -82,6 +94,7 @@ NONSENSE = {
     "no number": formula(us="M * N"),
     "a huge number": formula(us="1" * 400),
     "not a number": formula(us="nan"),
+    "nine sizes": formula(us="1.5" + " * M" * 9),
     "a size that is not there": formula(us="1.5 * Q"),
     "waves of nothing": formula(us="1.5 * waves(0)"),
     "number for text": formula(us=1.5),
