@@ -57,8 +57,10 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, **options: Any) -> 
     Raises:
         torch.OutOfMemoryError: as torch does, after the pool was given back to it.
     """
-    sizes = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
-    if dtype is None or options or not size or _tracing():
+    sizes = size
+    if len(size) == 1 and type(size[0]) is not int:
+        sizes = tuple(size[0]) if isinstance(size[0], (tuple, list)) else ()
+    if not sizes or dtype is None or options or _tracing():
         return torch.empty(*size, dtype=dtype, device=device, **options)
     model = _models.get((sizes, dtype, device))
     found = None if model is None or type(sum(sizes)) is not int else _take(model)  # 3.0 is no size
