@@ -117,8 +117,8 @@ def counters() -> dict[tuple[str, str], Count]:
         return {at: Count(int(events), seconds) for at, (events, seconds) in _counts.items()}
 
 
-def emit(kind: str, kernel: str, key: str = "", seconds: float = 0.0, reason: str = "") -> None:
-    """Count an event and report it; never called on a hit."""
+def emit(kind: str, kernel: str, key: str = "", seconds: float = 0.0, reason: str | Callable[[], str] = "") -> None:
+    """Count an event and report it, with a reason that may be asked for only then; never called on a hit."""
     with _lock:
         count = _counts.setdefault((kernel, kind), [0, 0.0])
         count[0] += 1
@@ -127,7 +127,7 @@ def emit(kind: str, kernel: str, key: str = "", seconds: float = 0.0, reason: st
         return
     _telling.now = True
     try:
-        event = Event(kind, kernel, key, seconds, reason)
+        event = Event(kind, kernel, key, seconds, reason if isinstance(reason, str) else reason())
         for handle in _handles:
             handle.tell(event)
     finally:

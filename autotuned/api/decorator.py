@@ -134,7 +134,7 @@ def autotune(
         default=default,
         bucket=_checked_dict("bucket", "callables", bucket),
         members=(members, members_by),
-        nearest=_checked_dict("nearest", "factors", getattr(nearest, "nearest", nearest)),
+        nearest=_checked_dict("nearest", "factors", getattr(nearest, "nearest", nearest), RULES),
         within=nearest if hasattr(nearest, "bound") else None,  # asked without importing what makes one
         check=check,
         version=version,
@@ -321,9 +321,14 @@ class _Given(Frozen):
         return {"objective": self.objective or usual, "usual": usual}
 
 
-def _checked_dict(label: str, what: str, given: Any) -> dict[str, Any]:
+RULES = " For rules write autotuned.within('5%')."
+
+
+def _checked_dict(label: str, what: str, given: Any, hint: str = "") -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
-        raise DecorationError(f"@autotune: {label}: expected a dict of {what} by argument name, got {given!r:.60}.")
+        raise DecorationError(
+            f"@autotune: {label}: expected a dict of {what} by argument name, got {given!r:.60}.{hint}"
+        )
     return dict(given or {})
 
 

@@ -105,11 +105,11 @@ class Server:
             known = self._latest_code = made_of, code
         return known[1]
 
-    def _code_of(self, call: Call) -> Code | None:
+    def _code_of(self, call: Call, device: Device | None = None) -> Code | None:
         """The code for a call's device, once per call, since it inspects everything the kernel uses."""
         of, code = self._latest  # read once: another thread may replace it
         if of is None or of() is not call:
-            code = self.code(self._tunable.device(call))
+            code = self.code(self._tunable.device(call) if device is None else device)
             self._latest = weakref.ref(call), code
         return code
 
@@ -150,7 +150,7 @@ class Server:
             return Look(None, "absent")
         if why := specialization.changes_code(self.jit):
             return Look(None, "absent", why)
-        code, seen = self._code_of(call), Look(None, "absent", "none for this call and code")
+        code, seen = self._code_of(call, device), Look(None, "absent", "none for this call and code")
         for shelf in shelves if code is not None else ():
             for entry in self._entries(shelf, text, context):
                 config, lack = live.get(entry.identity), conditions.lack(entry.conditions, needed)

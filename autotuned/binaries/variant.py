@@ -280,7 +280,7 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
         if not all(_items(type_) >= 0 for type_ in unknown):
             return None
         constants = {name: _spelled(name, special.constants.get(path))
-                     for name, path, _ in parts if folded.get(path) == "constexpr"}  # fmt: skip
+                     for name, path, _ in parts if path in folded and folded[path] == "constexpr"}  # fmt: skip
         known = [(name, attrs[path]) for name, path, _ in parts if path in attrs]
         assumes = {name: _assumption(*map(tuple, assumed)) for name, assumed in known if assumed}
         return Form(types, assumes, constants, _options_of(special.options))

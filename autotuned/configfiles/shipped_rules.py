@@ -27,7 +27,7 @@ def look_rule(
         if allowed is None:
             continue
         answer = offer.rule.answer(offer.values, allowed.bound)
-        config = None if answer.leaf is None else candidates.get(offer.rule.identities[answer.leaf.config])
+        config = None if answer.config is None else candidates.get(offer.rule.identities[answer.config])
         lack = conditions.lack(offer.rule.conditions, needed)
         if answer.bound is None or answer.bound > allowed.bound:
             said = answer.words

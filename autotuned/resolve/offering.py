@@ -90,9 +90,12 @@ class Offering:
         """Those with a grid that is not empty (`32 // BLOCK` blocks may be none); all if every grid is empty."""
         if not callable(call.grid) or len(live) < 2:
             return live
-        left = live.only([name for name, config in live.items() if self.tunable.launches(call, config)])
-        left.whole = len(left) == len(live)
-        return left or live
+        names = [name for name, config in live.items() if self.tunable.launches(call, config)]
+        if len(names) == len(live) or not names:
+            return live
+        left = live.only(names)
+        left.whole = False
+        return left
 
     def _pruned(self, call: Call, configs: list[Any], pruner: Pruner) -> list[Any]:
         named = dict(zip((parameter.name for parameter in self.tunable.parameters), call.args))

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import Frozen, later, loaded
+from autotuned._startup import Frozen, later
 from autotuned.errors import DecorationError
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, layout
@@ -227,8 +227,8 @@ class Chosen(Frozen):
 
 
 def may_be_sealed() -> bool:
-    """Whether this process has, or had, a seal; most never import what makes one."""
-    return loaded("resolve.sealing") is not None or env.seal_kind() != ""
+    """Whether compilations of this process are seen, as a seal needs; most never import what makes one."""
+    return events.is_begun() or env.seal_kind() != ""
 
 
 def is_sealed() -> bool:
@@ -302,7 +302,6 @@ class State:
         self.choices: dict[Key, Choice] = {}  # by key; another call of a key may have other candidates
         self._said: set[str] = set()
         self._lives: dict[tuple[str, ...], Live] = {}  # candidates by their identities
-        self._identities: dict[Any, str] = {}  # of configs with plain values
         self._listed: tuple[Any, Live, frozenset[str]] = (None, Live(), frozenset())
 
     @property
@@ -350,13 +349,7 @@ class State:
 
     def identity(self, config: Any) -> str:
         """Identity of a config."""
-        values = configs.plain_values(config)
-        known = self._identities.get(values)
-        if known is None:
-            known = configs.identity(config, self.tunable.name, spell)
-            if values is not None and len(self._identities) < LIMIT:
-                self._identities[values] = known
-        return known
+        return configs.identity(config, self.tunable.name, spell)
 
     def listed(self, given: list[Any]) -> tuple[Live, frozenset[str]]:
         """The candidates in a list and the names that they set, made anew if the list or one of its configs changed."""

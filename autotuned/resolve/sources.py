@@ -105,7 +105,7 @@ def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed
     if not found.timings:  # taken from a config file, and as good as that
         return True
     measured = {timing.identity: timing for timing in found.timings}
-    are_more = isinstance(candidates, Live) and candidates.is_wider_than(found.provenance)
+    are_more = isinstance(candidates, Live) and not candidates.is_listed and candidates.is_wider_than(found.provenance)
     searched: Json = found.provenance.get("space")
     is_ranked = isinstance(searched, dict) and searched.get("list") == digest(sorted(candidates))
     if not (candidates.keys() <= measured.keys() or is_ranked) or are_more:

@@ -182,10 +182,11 @@ class Tuner:
 
     def _missed(self, call: Call) -> Any:
         self.misses += 1
-        start, digest, why = time.perf_counter(), "", ""
+        start, digest = time.perf_counter(), ""
+        why: str | Callable[[], str] = ""
         try:
             choice, result = self._answer(call, self._launch)
-            digest, why = choice.digest, choice.why
+            digest, why = choice.digest, lambda: choice.why
             return result
         except Exception as error:
             why = failures.describe(error)

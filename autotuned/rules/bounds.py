@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from autotuned.rules.rule import Loss
 CALLS = 20  # fewer do not show a loss that 95 of 100 stay below
 CONFIDENCE = 0.95
 PRIOR = 8.0  # calls with the mean loss of all leaves, added to those of each leaf
-UNSEEN = 0.5  # share of one more, unseen band that is assumed to exceed: few bands prove nothing
+BANDS = 9  # fewer prove nothing
+UNSEEN = 0.25  # share of one more, unseen band that is assumed to exceed, if no band was worse
 
 
 class Known(NamedTuple):
@@ -34,12 +35,10 @@ class Correction(NamedTuple):
     """Makes bounds hold for whole bands that were not used to make them.
 
     Attributes:
-        most: The largest bound of a leaf that serves. `least`: the smallest that is promised.
-        within: The allowed loss that this was found for.
+        most: The largest bound of a leaf that serves. `within`: the allowed loss, which such a leaf promises.
     """
 
     most: float
-    least: float
     within: float
 
     def applied(self, known: Known | None) -> Loss | None:
@@ -47,56 +46,59 @@ class Correction(NamedTuple):
         if known is None:
             return None
         if known.own <= self.within and known.bound <= self.most * (1 + 1e-9):
-            return known.loss.replace(bound=min(up(self.promised(known.bound, known.own)), self.within))
+            return known.loss.replace(bound=up(self.within))
         return known.loss.replace(bound=up(min(max(known.bound, known.own, self.within + 1e-3), 1e6)))
-
-    def promised(self, bounds: Any, own: Any) -> Any:
-        """The bounds of leaves that serve."""
-        scale = min(1.0, self.within / max(self.most, 1e-4))
-        return np.maximum(np.maximum(bounds * scale, own), self.least)
 
 
 def correction(
-    losses: np.ndarray, own: np.ndarray, bounds: np.ndarray, bands: np.ndarray, within: float
-) -> Correction | None:
+    losses: np.ndarray, own: np.ndarray, bounds: np.ndarray, bands: np.ndarray, within: float,
+    combinations: np.ndarray | None = None,
+) -> Correction | None:  # fmt: skip
     """Correct bounds by calls that were not used to make them; None if too few bands are served to tell.
 
-    Calls of one band are alike, so bands count, not calls: of the served bands and an unseen one, at most 5 of 100
-    calls may exceed their bound. To get there, small bounds are raised, and leaves with large ones stop serving.
+    Calls of one band are alike, so bands count, not calls: of the served bands and an unseen one, as bad as the worst
+    of them, at most 5 of 100 calls may lose more than what is allowed. To get there, leaves with large bounds stop
+    serving. No leaf promises less than what is allowed: that its calls left out lost less is partly why it was made.
 
     Args:
         losses: Loss of each call. `own` and `bounds`: of its leaf. `bands`: the number of its band.
         within: The allowed loss.
+        combinations: The number of its combination of other sizes, if unseen ones are promised something: one more,
+            as bad as the worst of them, is counted too.
     """
     fair = own <= within
     for most in sorted({float(bound) for bound in bounds[fair]}, reverse=True):
         served = fair & (bounds <= most)
         if served.sum() < CALLS:
             return None
-        lost = losses[served]
-        raised = [0.0, *sorted({float(loss) for loss in lost if loss < within}), within]
-        for least in raised if _holds(lost, within, bands[served]) else ():
-            found = Correction(most, least, within)
-            if _holds(lost, found.promised(bounds[served], own[served]), bands[served]):
-                return found
+        exceeds, counted = losses[served] > within + 1e-12, [(bands[served], UNSEEN)]
+        counted += [] if combinations is None else [(combinations[served], 0.0)]
+        if len(np.unique(bands[served])) >= BANDS and all(_holds(exceeds, *groups) for groups in counted):
+            return Correction(most, within)
     return None
 
 
-def _holds(losses: np.ndarray, bounds: np.ndarray | float, bands: np.ndarray) -> bool:
-    """Whether few enough calls exceed their bounds, with those assumed of one more band as large as the others."""
-    count, exceeding = len(losses), int((losses > bounds + 1e-12).sum())
-    band = count / len(np.unique(bands))
-    return bool(exceeding + UNSEEN * band <= (1 - CONFIDENCE) * (count + band))
+def _holds(exceeds: np.ndarray, groups: np.ndarray, least: float) -> bool:
+    """Whether few enough calls exceed what is allowed, with one more group as large as the others and as bad as any.
+
+    Args:
+        exceeds: Of each call. `groups`: the number of its group. `least`: how bad that group is at least.
+    """
+    _, numbers = np.unique(groups, return_inverse=True)
+    sizes, count = np.bincount(numbers), len(exceeds)
+    mean = count / len(sizes)
+    unseen = max(least, float((np.bincount(numbers, exceeds) / sizes).max())) * mean
+    return bool(exceeds.sum() + unseen <= (1 - CONFIDENCE) * (count + mean))
 
 
-def of_leaves(left_out: np.ndarray, leaf_of: np.ndarray, count: int) -> list[Known | None]:
+def of_leaves(left_out: np.ndarray, leaf_of: np.ndarray) -> list[Known | None]:
     """The loss of each leaf from calls that were left out; None for a leaf with too few.
 
     The bound of a leaf is its mean loss, shrunk towards the mean of all calls, times the ratio to it that 95 of 100
     calls of all leaves did not exceed. Each ratio is to the mean of the leaf's other calls. The bound is at least what
     95 of 100 calls of the leaf did not exceed, since leaves were chosen by these losses.
     """
-    known = ~np.isnan(left_out)
+    known, count = ~np.isnan(left_out), int(leaf_of.max()) + 1
     rows = np.flatnonzero(known)
     if len(rows) < CALLS:
         return [None] * count

@@ -12,8 +12,10 @@ import numpy as np
 
 from autotuned.rules import bounds, cover, folds, tree
 from autotuned.rules.bounds import CALLS, Correction, Known, rounded
+from autotuned.rules.formula import Formula
 from autotuned.rules.rule import Leaf, Loss, Node, Rule, Tree, leaves
 from autotuned.rules.table import Table
+from autotuned.rules.waves import Waves
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.typed_json import Json
 
@@ -28,7 +30,7 @@ class Fit:
 
     Attributes:
         table: The data. `within`: the allowed loss.
-        configs: The configs of its leaves. `cover`: how they were chosen, by index in `table.configs`.
+        configs: The configs of its leaves and formulas. `cover`: how they were chosen, by index in `table.configs`.
         tree: None if there are too few calls. `leaf_of`: the index in `leaves` for each call.
         left_out, left_out_across: The loss of each call when left out with its band, and with its combination of the
             other sizes too; NaN if it was not, infinite if it got a config without a time.
@@ -48,6 +50,7 @@ class Fit:
     compared: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     served: float = 0.0
     why_not: str = ""
+    formulas: tuple[Formula, ...] = ()
 
     def rule(self, under: Conditions = BY_DEFAULT) -> Rule | None:
         """The rule over the table's calls, worth it or not; None without a tree.
@@ -57,11 +60,10 @@ class Fit:
         """
         if self.tree is None or self.table.pattern is None:
             return None
-        columns = zip(self.table.names, zip(*self.table.sizes))
         return Rule(
-            self.table.pattern, {name: (min(column), max(column)) for name, column in columns}, self.table.along,
+            self.table.pattern, folds.limits(self.table), self.table.along,
             tuple(folds.tuned(self.table)), tuple(map(json.loads, self.configs)), under, self.tree,
-            folds.multiples(self.table),
+            folds.multiples(self.table), self.formulas,
         )  # fmt: skip
 
     @cached_property
@@ -106,22 +108,31 @@ def fit(table: Table, within: float, most: int | None = None, among: Iterable[st
     trial = _Trial(table, choosable, features, within, most)
     losses = (trial.along(), trial.across())
     everything = np.arange(len(table))
-    grown, leaf_of = trial.parted(
-        trial.grow(everything, trial.configs(everything, chosen.configs), trial.leaves), losses
-    )
-    known = [
-        _corrected(bounds.of_leaves(one, leaf_of, len(grown.leaves)), trial.correction(parts, losses, kind))
-        for kind, (one, parts) in enumerate(zip(losses, (trial.along_grown(), trial.across_grown)))
-    ]
-    used = sorted({leaf.config for leaf in grown.leaves})
-    made = [
-        Leaf(used.index(leaf.config), len(leaf.rows), *((None, None) if leaf.guesses else one))
-        for leaf, one in zip(grown.leaves, zip(*known))
-    ]
-    ends = {id(leaf): one for leaf, one in zip(grown.leaves, made)}
+    few = trial.configs(everything, chosen.configs)
+    grown, groups = trial.parted(trial.grow(everything, few, trial.leaves), losses)
+    formulas = trial.formulas(everything, few)[0] if any(leaf.config == tree.PICKS for leaf in grown.leaves) else []
+    used = sorted({leaf.config for leaf in grown.leaves} - {tree.PICKS} | {one.config for one in formulas})
+    place_of = {config: place for place, config in enumerate(used)}
+    ends = {
+        id(leaf): Leaf(place_of.get(leaf.config), len(leaf.rows), *((None, None) if leaf.guesses else known))
+        for leaf, known in zip(grown.leaves, _bounded(trial, grown, groups, losses))
+    }
     names = tuple(table.configs[place] for place in used)
-    found = Fit(table, within, names, chosen, _tree(grown.root, ends), leaf_of, *losses)
+    placed = tuple(one.replace(config=place_of[one.config]) for one in formulas)
+    found = Fit(table, within, names, chosen, _tree(grown.root, ends), groups[-1], *losses, formulas=placed)
     return _judged(found, trial)
+
+
+def _bounded(
+    trial: _Trial, grown: tree.Growth, groups: Sequence[np.ndarray], losses: Sequence[np.ndarray]
+) -> Iterable[tuple[Loss | None, ...]]:
+    """What is known of each leaf, along and across."""
+    kinds = []
+    for kind, parts in enumerate((trial.along_grown(), trial.across_grown)):
+        correction = trial.correction(parts, losses, kind)
+        known = _corrected(bounds.of_leaves(losses[kind], groups[kind]), correction)
+        kinds.append([known[groups[kind][leaf.all_rows[0]]] for leaf in grown.leaves])
+    return zip(*kinds)
 
 
 def _tree(grown: tree.Grown, ends: Mapping[int, Leaf]) -> Tree:
@@ -142,8 +153,12 @@ class _Trial:
         self._costs = tree.costs(table.losses)
         self._losses = np.nan_to_num(table.losses, nan=np.inf)
         self._along = list(folds.along(table))
-        self._grown = [self.grow(left, self.configs(left), LEAVES).predicted for _, left in self._along]
-        self.leaves = self._best_size()
+        self._waves = Waves(table)
+        self._known: dict[tuple[bytes, tuple[int, ...]], tuple[list[Formula], np.ndarray | None]] = {}
+        grown = {kind: self._all_grown(kind) for kind in (False, True)}
+        #: Whether formulas may choose, and the number of leaves.
+        self.predicts, self.leaves = self._best_size(grown)
+        self._grown = grown[self.predicts]
 
     def configs(self, rows: np.ndarray, fewest: Sequence[int] | None = None) -> list[int]:
         """Few configs that hold some calls, and without a limit those that hold them within half the loss.
@@ -154,20 +169,37 @@ class _Trial:
         few = cover.greedy(losses, self._within, self._most) if fewest is None else fewest
         return sorted({*few, *(cover.greedy(losses, self._within / 2) if self._most is None else ())})
 
-    def grow(self, rows: np.ndarray, configs: Sequence[int], most: int) -> tree.Growth:
-        """A tree fitted to some calls with some of the configs."""
-        return tree.Growth(self._features, self._costs, configs, rows, most)
+    def grow(self, rows: np.ndarray, configs: Sequence[int], most: int, predicts: bool | None = None) -> tree.Growth:
+        """A tree fitted to some calls with some of the configs, and with formulas if these predict."""
+        formulas, picks = (
+            self.formulas(rows, configs) if (self.predicts if predicts is None else predicts) else ([], None)
+        )
+        return tree.Growth(self._features, self._costs, configs, rows, most, picks if formulas else None)
 
-    def parted(self, grown: tree.Growth, losses: Sequence[np.ndarray]) -> tuple[tree.Growth, np.ndarray]:
-        """Split a tree further where calls lose too much; also returns the leaf of each call."""
+    def formulas(self, rows: np.ndarray, configs: Sequence[int]) -> tuple[list[Formula], np.ndarray | None]:
+        """Formulas fitted to some calls, and the config of every call that they choose; None without formulas."""
+        key = rows.tobytes(), tuple(configs)
+        if key not in self._known:
+            self._known[key] = self._waves.fitted(rows, configs)
+        return self._known[key]
+
+    def _all_grown(self, predicts: bool) -> list[list[np.ndarray]]:
+        """The configs of every call with 1, 2, ... leaves, of trees without each of the bands."""
+        return [self.grow(left, self.configs(left), LEAVES, predicts).predicted for _, left in self._along]
+
+    def parted(self, grown: tree.Growth, losses: Sequence[np.ndarray]) -> tuple[tree.Growth, list[np.ndarray]]:
+        """Split a tree further where calls lose too much, for each kind of losses in turn.
+
+        Also returns the leaf of each call for each kind: that before it is split for the next one.
+        """
+        groups = []
         for left_out in losses:
-            exceeds = np.nan_to_num(left_out, nan=0.0) > self._within
             if (~np.isnan(left_out)).sum() >= CALLS:
-                grown.isolate(exceeds, LEAVES)
-        leaf_of = np.zeros(len(self.table), dtype=int)
-        for place, leaf in enumerate(grown.leaves):
-            leaf_of[leaf.all_rows] = place
-        return grown, leaf_of
+                grown.isolate(np.nan_to_num(left_out, nan=0.0) > self._within, LEAVES)
+            groups.append(np.zeros(len(self.table), dtype=int))
+            for place, leaf in enumerate(grown.leaves):
+                groups[-1][leaf.all_rows] = place
+        return grown, groups
 
     def correction(
         self, parts: Iterable[tuple[np.ndarray, tree.Growth]], losses: Sequence[np.ndarray], kind: int
@@ -181,33 +213,43 @@ class _Trial:
             parts: Calls left out, each with the tree grown without them.
             losses: From `along` and `across`. `kind`: index of those that make the bounds.
         """
-        found: list[tuple[float, float, float, float]] = []
+        found: list[tuple[float, ...]] = []
         numbers = folds.bands(self.table.steps)
+        kinds = sorted(set(self.table.others))
         for out, grown in parts:
             stays = np.isin(np.arange(len(self.table)), grown.rows)
             seen = [np.where(stays, one, math.nan) for one in losses]
-            _, leaf_of = self.parted(grown, seen)
-            known = bounds.of_leaves(seen[kind], leaf_of, len(grown.leaves))
+            _, groups = self.parted(grown, seen)
+            known = bounds.of_leaves(seen[kind], groups[kind])
             for row in out:
-                leaf, one = grown.leaves[leaf_of[row]], known[leaf_of[row]]
+                leaf, one = grown.leaves[groups[-1][row]], known[groups[kind][row]]
                 if one is not None and not leaf.guesses:
-                    found.append((min(self._losses[row, leaf.config], 1e6), one.own, one.bound, numbers[row]))
-        lost, own, promised, bands = np.asarray(found, dtype=float).reshape(-1, 4).T
-        return bounds.correction(lost, own, promised, bands, self._within)
+                    loss = min(self._losses[row, grown.predicted[-1][row]], 1e6)
+                    found.append((loss, one.own, one.bound, numbers[row], kinds.index(self.table.others[row])))
+        lost, own, promised, bands, combinations = np.asarray(found, dtype=float).reshape(-1, 5).T
+        return bounds.correction(lost, own, promised, bands, self._within, combinations if kind else None)
 
-    def _best_size(self) -> int:
-        """The number of leaves with the least cost of calls left out; the smallest if several are about as good."""
+    def _best_size(self, grown: Mapping[bool, list[list[np.ndarray]]]) -> tuple[bool, int]:
+        """Whether to use formulas, and the number of leaves with the least cost of calls left out.
+
+        The smallest number if several are about as good.
+        """
+        sizes = {kind: self._best_of(trees) for kind, trees in grown.items()}
+        best = min(sizes, key=lambda kind: (sizes[kind][1], kind))
+        return best, sizes[best][0]
+
+    def _best_of(self, trees: list[list[np.ndarray]]) -> tuple[int, float]:
         totals = []
         for count in range(LEAVES):
             costs = [
                 self._costs[out, predicted[min(count, len(predicted) - 1)][out]]
-                for (out, _), predicted in zip(self._along, self._grown)
+                for (out, _), predicted in zip(self._along, trees)
             ]
             totals.append(np.concatenate(costs) if costs else np.zeros(1))
         means = [float(found.mean()) for found in totals]
         best = int(np.argmin(means))
         error = float((totals[best] - means[best]).std() / math.sqrt(len(totals[best]))) / 2
-        return next(count + 1 for count, mean in enumerate(means) if mean <= means[best] + error)
+        return next((count + 1, mean) for count, mean in enumerate(means) if mean <= means[best] + error)
 
     def along(self) -> np.ndarray:
         """The loss of each call with its band left out."""

@@ -16,6 +16,7 @@ BAND = 1.5  # largest size of a band over its smallest
 FOLDS = 8  # bands left out together are this many bands apart
 COMBINED = 8  # largest number of groups of other sizes that are left out in turn
 CALLS = 0.95  # share of the calls left out that tell how far from a tuned size a call may be
+BEYOND = 2.0  # no other size is served further from the tuned ones
 LEAST = 4  # fewest combinations from which one can be left out
 
 
@@ -93,6 +94,33 @@ def tuned(table: Table) -> Iterator[Tuned]:
         yield Tuned(others, tuple(spans))
 
 
+def limits(table: Table, rows: Iterable[int] | None = None) -> dict[str, tuple[int, int]]:
+    """The least and the largest of each size for which something is known from some calls, all if None.
+
+    Of other sizes than `along` that is beyond the tuned ones by the factor that 95 of 100 calls left out had to the
+    nearest, and at most `BEYOND`.
+    """
+    sizes = table.sizes if rows is None else [table.sizes[row] for row in rows]
+    found = {name: (min(column), max(column)) for name, column in zip(table.names, zip(*sizes))}
+    for name, most in _beyond(table).items():
+        low, high = found[name]
+        found[name] = (math.ceil(low / most), math.floor(high * most)) if low > 0 else (low, high)
+    return found
+
+
+def _beyond(table: Table) -> dict[str, float]:
+    """How far beyond the tuned ones each size but `along` may be, as a factor."""
+    groups, found = _groups(table), {}
+    for place, name in enumerate([name for name in table.names if name != table.along] if groups else []):
+        far = {}
+        for others, group in groups.items():
+            rest = {one[place] for one, other in groups.items() if other != group}
+            far[others] = min(_apart(others[place], value) for value in rest)
+        most = float(np.quantile([far[one] for one in table.others], CALLS, method="inverted_cdf"))
+        found[name] = min(BEYOND, most)
+    return found
+
+
 def multiples(table: Table) -> dict[str, int]:
     """The largest of `MULTIPLES` that divides all values of a size, by name, where one does."""
     found = {}
@@ -102,14 +130,31 @@ def multiples(table: Table) -> dict[str, int]:
     return found
 
 
+def _groups(table: Table) -> dict[Values, int]:
+    """The combinations of the other sizes, each with the number of those that are left out with it; {} for few."""
+    kinds = sorted(set(table.others))
+    return {others: number % COMBINED for number, others in enumerate(kinds)} if len(kinds) >= LEAST else {}
+
+
 def across(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Leave out whole combinations of the other sizes, and from the rest the bands around them."""
-    kinds = {others: number for number, others in enumerate(sorted(set(table.others)))}
-    if len(kinds) < LEAST:
+    """Leave out whole combinations of the other sizes, and from the rest the bands around them.
+
+    Only those that are near enough to the others to be served.
+    """
+    groups = _groups(table)
+    if not groups:
         return
-    group = np.asarray([kinds[others] % COMBINED for others in table.others])
+    group = np.asarray([groups[others] for others in table.others])
     for out, left in along(table):
-        for one in range(min(COMBINED, len(kinds))):
+        for one in range(max(groups.values()) + 1):
             gone, stays = out[group[out] == one], left[group[left] != one]
+            if len(stays):
+                ends = limits(table, stays)
+                ends[table.along] = min(table.steps), max(table.steps)
+                gone = gone[[_is_within(table.sizes[row], ends.values()) for row in gone]] if len(gone) else gone
             if len(gone) and len(stays):
                 yield gone, stays
+
+
+def _is_within(sizes: Values, limits: Iterable[tuple[float, float]]) -> bool:
+    return all(low <= size <= high for size, (low, high) in zip(sizes, limits))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -10,11 +10,13 @@ from typing import Any
 
 from autotuned._startup import Frozen
 from autotuned.key.sizes import shape_of
+from autotuned.rules.formula import Formula, Predictor, tiles_of, tiles_words
 from autotuned.store import record
 from autotuned.store.conditions import Conditions
 from autotuned.typed_json import Json, canonical, typed, wrong
 
 SIZE = "size"  # in a rule's call, `{"size": "M"}` stands for any size, the same one in every place
+FASTEST = "fastest"  # a leaf's config where the rule's formulas choose
 Values = tuple[int, ...]  # of a call, in the order of a rule's sizes
 
 
@@ -37,8 +39,7 @@ class Split(Frozen):
     @property
     def subject(self) -> str:
         """The number as text."""
-        tiles = self.tiles or (1,) * len(self.names)
-        product = " * ".join(name if tile == 1 else f"{name}/{tile}" for name, tile in zip(self.names, tiles))
+        product = tiles_words(zip(self.names, self.tiles or (1,) * len(self.names)))
         return f"fill({product}, {self.processors})" if self.processors else product
 
     def __str__(self) -> str:
@@ -59,9 +60,7 @@ class Split(Frozen):
 
 def number_of(sizes: Iterable[int], tiles: Iterable[int], processors: int) -> int:
     """The number that a split asks about."""
-    product = 1
-    for size, tile in itertools.zip_longest(sizes, tiles, fillvalue=1):
-        product *= -(-size // tile)
+    product = tiles_of(sizes, tiles)
     return 100 * product // (processors * max(1, -(-product // processors))) if processors else product
 
 
@@ -87,12 +86,13 @@ class Leaf(Tree):
     """The end of a path through a tree.
 
     Attributes:
-        config: Its place in the rule's list. `calls`: how many tuned calls end here.
+        config: Its place in the rule's list; None for the one that the rule's formulas say is fastest.
+        calls: How many tuned calls end here.
         along: The loss where only the size `Rule.along` is new. `across`: where the other sizes are new too. None where
             too few calls could tell.
     """
 
-    config: int
+    config: int | None
     calls: int
     along: Loss | None = None
     across: Loss | None = None
@@ -110,11 +110,12 @@ class Answer(Frozen):
     """A rule's answer for a call.
 
     Attributes:
-        leaf: None for a call outside the tuned sizes. `bound`: of the loss; None if unknown.
+        config: Its place in the rule's list; None for a call outside the tuned sizes. `bound`: of the loss; None if
+            unknown.
         words: The path through the tree and the bound, or why there is none.
     """
 
-    leaf: Leaf | None
+    config: int | None
     bound: float | None
     words: str
 
@@ -146,6 +147,7 @@ class Rule(Frozen):
         configs: Canonical forms, indexed by the leaves.
         conditions: What all times were measured under.
         multiples: The number of which all tuned values of a size are multiples; other values are unknown.
+        times: Formulas of the configs among which the fastest is looked for.
     """
 
     call: Json
@@ -156,6 +158,7 @@ class Rule(Frozen):
     conditions: Conditions
     tree: Tree
     multiples: Mapping[str, int] = MappingProxyType({})
+    times: tuple[Formula, ...] = ()
 
     def __hash__(self) -> int:
         return hash(self.rest)
@@ -257,7 +260,18 @@ class Rule(Frozen):
         """The index of the config for a call whose loss is bounded by `within`; None if the rule abstains."""
         leaf = self.leaf(values)
         loss = self.loss(leaf, values)
-        return leaf.config if loss is not None and loss.bound <= within else None
+        if loss is None or loss.bound > within:
+            return None
+        return self.fastest(values)[0] if leaf.config is None else leaf.config
+
+    def fastest(self, values: Values) -> tuple[int | None, float]:
+        """The config with the least predicted time, and the microseconds; None and inf if there is no such number."""
+        config, us = self._predictor.fastest(values)
+        return (config if us < math.inf else None), us
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return Predictor(list(self.sizes), self.times)
 
     def answer(self, values: Values, within: float) -> Answer:
         """The answer in words."""
@@ -273,12 +287,15 @@ class Rule(Frozen):
             return Answer(None, None, f"{self.along}={given[self.along]} is in a gap of what was tuned: {spans}")
         leaf = self.leaf(values)
         path = ", ".join(_path(self.tree, given)) or "any sizes"
-        loss = self.loss(leaf, values)
-        if loss is None:
-            return Answer(leaf, None, f"{path}: too few calls for a bound of the loss")
+        config, loss = leaf.config, self.loss(leaf, values)
+        if config is None:
+            config, us = self.fastest(values)
+            path += f", the fastest by its formulas ({us:.3g} us)"
+        if loss is None or config is None:
+            return Answer(config, None, f"{path}: too few calls for a bound of the loss")
         allowed = "" if loss.bound <= within else f", above the {within:.1%} that is allowed"
         said = f"at most {loss.bound:.1%} of loss in 95 of 100 calls{allowed}"
-        return Answer(leaf, loss.bound, f"{path}: {said} (left out: {loss.calls} calls, {loss.mean:.1%} in the mean)")
+        return Answer(config, loss.bound, f"{path}: {said} (left out: {loss.calls} calls, {loss.mean:.1%} in the mean)")
 
     @property
     def leaves(self) -> list[Leaf]:
@@ -305,8 +322,10 @@ class Rule(Frozen):
             "tuned": [self._tuned_json(one) for one in self.tuned],
             "configs": list(map(dict, self.configs)),
             "conditions": self.conditions.to_json(),
+            **({"times": [{"config": one.config, "tiles": dict(one.tiles), "us": str(one)} for one in self.times]}
+               if self.times else {}),
             "tree": _tree_json(self.tree),
-        }
+        }  # fmt: skip
 
     def _tuned_json(self, one: Tuned) -> dict[str, Json]:
         others = [name for name in self.sizes if name != self.along]
@@ -341,7 +360,7 @@ def _tree_json(tree: Tree) -> dict[str, Json]:
         return {"if": str(tree.split), "then": _tree_json(tree.then), "else": _tree_json(tree.other)}
     assert isinstance(tree, Leaf)
     losses = {name: loss and loss.fields() for name, loss in (("along", tree.along), ("across", tree.across))}
-    return {"config": tree.config, "calls": tree.calls, **losses}
+    return {"config": FASTEST if tree.config is None else tree.config, "calls": tree.calls, **losses}
 
 
 def marks(call: Json) -> Iterator[str | int]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from autotuned.errors import RecordError
 from autotuned.key.key import check_call
-from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split, Tree, Tuned, filled, marks
+from autotuned.rules.formula import Formula, Term
+from autotuned.rules.rule import FASTEST, Leaf, Loss, Node, Rule, Split, Tree, Tuned, filled, marks
 from autotuned.store import conditions, record
 from autotuned.typed_json import INT64_MAX, Json, digest, integer, integers, is_finite, named, typed, wrong
 
@@ -21,6 +22,10 @@ _TEST = re.compile(
     rf"fill\({_TERMS.format('filled')}, (?P<processors>[1-9]\d{{0,8}})\) <= (?P<percent>\d{{1,3}})%|"
     rf"{_TERMS.format('terms')} (?:<= (?P<limit>-?\d+)|% (?P<divisor>[1-9]\d*) == 0)"
 )
+_PART = re.compile(
+    r"(?P<number>\d{1,9}(?:\.\d{1,9})?(?:e[-+]\d{1,2})?)(?P<names>(?: \* [^\s*+()]+){0,8}?)"
+    r"(?: \* waves\((?P<processors>[1-9]\d{0,8})\))?"
+)
 
 
 def lines(rule: Rule, context: Json) -> list[str]:
@@ -30,11 +35,13 @@ def lines(rule: Rule, context: Json) -> list[str]:
     """
     head = {"context": context, **rule.to_json()}
     head = {"context": context, "digest": _digest(head), **head}
-    configs, tree = head.pop("configs"), head.pop("tree")
+    listed, tree = {name: head.pop(name) for name in ("configs", "times") if name in head}, head.pop("tree")
     dumped = [f'   "{name}": {json.dumps(value, sort_keys=True)},' for name, value in head.items()]
-    forms = ",\n".join(f"    {json.dumps(form, sort_keys=True)}" for form in configs)
     dumped[0] = "  {" + dumped[0].lstrip()
-    return [*dumped, '   "configs": [', f"{forms}],", '   "tree":', *_tree_lines(tree, "    "), "  }"]
+    for name, some in listed.items():
+        forms = ",\n".join(f"    {json.dumps(one, sort_keys=True)}" for one in some)
+        dumped += [f'   "{name}": [', f"{forms}],"]
+    return [*dumped, '   "tree":', *_tree_lines(tree, "    "), "  }"]
 
 
 def _digest(data: Mapping[str, Json]) -> str:
@@ -76,7 +83,7 @@ def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
         RecordError: A field is missing, unknown or invalid, or the digest does not match.
     """
     names = {"context", "call", "sizes", "along", "multiples", "tuned", "configs", "conditions", "tree"}
-    fields = named(data, where, names | ({"digest"} & typed(data, dict, where).keys()))
+    fields = named(data, where, names | ({"digest", "times"} & typed(data, dict, where).keys()))
     context = typed(fields["context"], dict, f"{where}.context")
     sizes = _sizes(fields["sizes"], f"{where}.sizes")
     call = _call(fields["call"], sizes, f"{where}.call")
@@ -88,7 +95,10 @@ def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
     listed = typed(fields["tuned"], list, f"{where}.tuned")
     others = [name for name in sizes if name != along]
     tuned = tuple(_tuned(one, others, f"{where}.tuned[{i}]") for i, one in enumerate(listed))
-    tree = _Loader(sizes, len(configs)).tree(fields["tree"], f"{where}.tree")
+    formulas = typed(fields.get("times", []), list, f"{where}.times")
+    loader = _Loader(sizes, len(configs), bool(formulas))
+    times = tuple(loader.formula(one, f"{where}.times[{i}]") for i, one in enumerate(formulas))
+    tree = loader.tree(fields["tree"], f"{where}.tree")
     under = conditions.load(fields["conditions"], f"{where}.conditions")
     multiples = typed(fields["multiples"], dict, f"{where}.multiples")
     for name, number in multiples.items():
@@ -97,7 +107,7 @@ def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
         integer(number, f"{where}.multiples.{name}", 1)
     if fields.get("digest", _digest(fields)) != _digest(fields):
         raise wrong(f"{where}.digest", f"{_digest(fields)}, that of its lines", fields["digest"])
-    return context, Rule(call, sizes, along, tuned, configs, under, tree, multiples)
+    return context, Rule(call, sizes, along, tuned, configs, under, tree, multiples, times)
 
 
 def _tuned(data: Json, others: Sequence[str], where: str) -> Tuned:
@@ -133,11 +143,39 @@ def _call(data: Json, sizes: Mapping[str, Any], where: str) -> Json:
     return call
 
 
-class _Loader:
-    """Checks the tree of a rule."""
+def _term(text: str, where: str) -> Term:
+    found = _PART.fullmatch(text)
+    if found is None:
+        raise wrong(where, "terms such as '1.5', '0.002 * K' and '3e-05 * K * waves(132)', with ' + ' between", text)
+    names = tuple(found["names"].split(" * ")[1:])
+    return Term(float(found["number"]), names, int(found["processors"] or 0))
 
-    def __init__(self, sizes: Iterable[str], configs: int) -> None:
-        self._sizes, self._configs = set(sizes), configs
+
+class _Loader:
+    """Checks the tree and the formulas of a rule."""
+
+    def __init__(self, sizes: Iterable[str], configs: int, predicts: bool) -> None:
+        self._sizes, self._configs, self._predicts = set(sizes), configs, predicts
+
+    def _named(self, names: Iterable[str], where: str) -> None:
+        for name in names:
+            if name not in self._sizes:
+                raise wrong(where, f"sizes among {', '.join(sorted(self._sizes))}", name)
+
+    def _config(self, data: Json, where: str) -> int:
+        config = integer(data, where)
+        if config >= self._configs:
+            raise wrong(where, f"a place in the list of {self._configs} configs, from 0", config)
+        return config
+
+    def formula(self, data: Json, where: str) -> Formula:
+        fields = named(data, where, {"config", "tiles", "us"})
+        tiles = typed(fields["tiles"], dict, f"{where}.tiles")
+        self._named(tiles, f"{where}.tiles")
+        sizes = {name: integer(tile, f"{where}.tiles.{name}", 1) for name, tile in tiles.items()}
+        terms = tuple(_term(one, f"{where}.us") for one in typed(fields["us"], str, f"{where}.us").split(" + "))
+        self._named((name for term in terms for name in term.names), f"{where}.us")
+        return Formula(self._config(fields["config"], f"{where}.config"), sizes, terms)
 
     def tree(self, data: Json, where: str, depth: int = 0) -> Tree:
         if depth > DEPTH:
@@ -146,17 +184,14 @@ class _Loader:
             return self._leaf(data, where)
         fields = named(data, where, {"if", "then", "else"})
         test = split_of(fields["if"], f"{where}.if")
-        for name in test.names:
-            if name not in self._sizes:
-                raise wrong(f"{where}.if", f"sizes among {', '.join(sorted(self._sizes))}", name)
+        self._named(test.names, f"{where}.if")
         then, other = (self.tree(fields[name], f"{where}.{name}", depth + 1) for name in ("then", "else"))
         return Node(test, then, other)
 
     def _leaf(self, data: Json, where: str) -> Leaf:
         fields = named(data, where, {"config", "calls", "along", "across"})
-        config = integer(fields["config"], f"{where}.config")
-        if config >= self._configs:
-            raise wrong(f"{where}.config", f"a place in the list of {self._configs} configs, from 0", config)
+        predicts = self._predicts and fields["config"] == FASTEST
+        config = None if predicts else self._config(fields["config"], f"{where}.config")
         losses = [_loss(fields[name], f"{where}.{name}") for name in ("along", "across")]
         return Leaf(config, integer(fields["calls"], f"{where}.calls"), *losses)
 

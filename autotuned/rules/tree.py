@@ -16,8 +16,9 @@ from autotuned.rules.table import MISSING
 LEAF = 4  # fewest calls of a leaf
 DIVISORS = (16, 64, 128, 256)  # alignments that matter to tiles and vector loads
 TILES = (1, 64, 128, 256)
-CHUNK = 1 << 16  # numbers that are worked on at once
+CHUNK = 1 << 18  # numbers that are worked on at once
 TOLD = 3.0  # logarithm of a likelihood ratio from which a split is not taken for chance
+PICKS = -1  # for the config of a leaf: what formulas choose for each call
 STEEP = 0.1  # at this loss the quadratic part of the cost equals the linear one
 
 
@@ -106,7 +107,8 @@ class Grown:
     """A leaf of a growing tree, or a node once it is split.
 
     Attributes:
-        rows: The calls it was fitted to. `all_rows`: all calls that reach it. `config`: the best for `rows`.
+        rows: The calls it was fitted to. `all_rows`: all calls that reach it.
+        config: The best for `rows`, or `PICKS`.
     """
 
     rows: np.ndarray
@@ -130,6 +132,7 @@ class Growth:
 
     Attributes:
         costs: Calls by configs. `configs`: those that may be chosen, by index in the table.
+        picks: The config of every call that formulas choose: may be chosen too, as `PICKS`. None without formulas.
         predicted: The config of every call with 1, 2, ... leaves.
     """
 
@@ -138,21 +141,33 @@ class Growth:
     configs: Sequence[int]
     rows: np.ndarray
     most: int
+    picks: np.ndarray | None = None
     predicted: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._by_config = np.ascontiguousarray(self.costs[:, self.configs].T)
+        by_config = self.costs[:, self.configs]
+        if self.picks is not None:  # the first, so that it is taken where another is just as good
+            by_config = np.column_stack([self.costs[np.arange(len(self.costs)), self.picks], by_config])
+            self.configs = [PICKS, *self.configs]
+        self._by_config = np.ascontiguousarray(by_config.T)
         self._fitted = np.zeros(len(self.costs), dtype=bool)
         self._fitted[self.rows] = True
         self.root = self._leaf(np.arange(len(self.costs)))
         self.leaves = [self.root]
-        now = np.full(len(self.costs), self.root.config)
+        now = self._chosen(self.root)
         self.predicted.append(now)
         while len(self.leaves) < self.most and (best := self._next()) is not None:
             now = now.copy()
             for leaf in self._part(best):
-                now[leaf.all_rows] = leaf.config
+                now[leaf.all_rows] = self._chosen(leaf)
             self.predicted.append(now)
+
+    def _chosen(self, leaf: Grown) -> np.ndarray:
+        """The configs of the calls of a leaf."""
+        found = np.full(len(leaf.all_rows), leaf.config)
+        if leaf.config == PICKS and self.picks is not None:
+            found[:] = self.picks[leaf.all_rows]
+        return found
 
     def _leaf(self, all_rows: np.ndarray) -> Grown:
         rows = all_rows[self._fitted[all_rows]]
@@ -189,7 +204,8 @@ class Growth:
             leaf.saving = self._isolating(leaf, exceeds)
             if leaf.saving is not None:
                 for part in self._part(leaf):
-                    part.config, part.cost = leaf.config, float(self.costs[part.rows, leaf.config].sum())
+                    part.config = leaf.config
+                    part.cost = float(self._by_config[list(self.configs).index(leaf.config), part.rows].sum())
                     waiting.append(part)
 
     def _isolating(self, leaf: Grown, exceeds: np.ndarray) -> Saving | None:

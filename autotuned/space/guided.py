@@ -15,7 +15,7 @@ from autotuned.space.parts import Point
 from autotuned.space.prior import Prior
 from autotuned.space.surrogate import NOISE, SCALES, Encoding, Process, Weights, alike, below, expected_gain
 
-OPENING, MIDDLE = 16, 1.0  # trials before the first model: far apart, and near the middle of ordered values
+OPENING, MIDDLE, DRAWN = 16, 1.2, 40  # trials before the first model; weight of the middle; draws for each
 SOME = 12  # times that may tell a misleading prior; half of them teach weights
 IN_ORDER = 5  # trials in the prior's order before the first model
 SCORED = 400_000  # largest matrix of candidates by trials
@@ -123,14 +123,19 @@ class Guided:
         """New members far from all others, but not at the ends of their values: each the best of some random ones."""
         found: list[Point] = []
         for _ in range(max(0, count)):
-            drawn = [self._members.draw(self._source) for _ in range(20)]
-            drawn = [point for point in drawn if point not in self._asked]
+            drawn = [point for point in self._drawn() if point not in self._asked]
             if drawn and self._asked:
                 here, there = self._encode(np.array(drawn)), self._encode(np.array(list(self._asked)))
                 apart = ((here[:, None] - there[None]) ** 2).sum(-1).min(1)
                 drawn = [drawn[int((apart - MIDDLE * ((here - 0.5) ** 2).sum(-1)).argmax())]]
             found += self._take(drawn, 1)
         return found
+
+    def _drawn(self) -> list[Point]:
+        """Random members; of a space that is not listed, where a draw takes long, those drawn before."""
+        if self._members.exact:
+            return [self._members.draw(self._source) for _ in range(DRAWN)]
+        return [tuple(self._pool[self._source.randrange(len(self._pool))].tolist()) for _ in range(DRAWN)]
 
     # -- by the model ----------------------------------------------------------------------------------------------
 

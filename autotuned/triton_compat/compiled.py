@@ -353,14 +353,9 @@ def _is_overridden(compiled: Any) -> bool:
     return bool(knobs.compilation.override) or bool(file) and not str(file).endswith(".ttir")
 
 
-def union(found: Sequence[Access | None]) -> Access | None:
-    """What binaries of one kernel access in total; None if unknown for one of them."""
-    known = [access for access in found if access is not None]
-    if len(known) < len(found):
-        return None
-    return Access(
-        frozenset().union(*(access.read for access in known)), frozenset().union(*(access.written for access in known))
-    )
+def union(found: Sequence[Access]) -> Access:
+    """What binaries of one kernel access in total."""
+    return Access(frozenset().union(*(one.read for one in found)), frozenset().union(*(one.written for one in found)))
 
 
 def _memory_in(kind: Any) -> Iterator[str]:

@@ -197,8 +197,18 @@ _PLAINEST = frozenset((int, str, bool, type(None)))
 
 
 def identity(config: Config, kernel: str, fallback: Fallback | None = None) -> str:
-    """The text that equals another config's exactly if both are the same candidate."""
-    return canonical(to_json(config, kernel, fallback))
+    """The text that equals another config's exactly if both are the same candidate; kept for plain values."""
+    values = plain_values(config)
+    known = _identities.get(values)
+    if known is None:
+        known = canonical(to_json(config, kernel, fallback))
+        if values is not None and len(_identities) < _MOST_IDENTITIES:
+            _identities[values] = known
+    return known
+
+
+_identities: dict[Any, str] = {}  # of configs with plain values; a decorator makes them
+_MOST_IDENTITIES = 1 << 16
 
 
 def label(form: Mapping[str, Json] | None, options: bool = True) -> str:
@@ -256,8 +266,11 @@ def _without_duplicates(configs: Sequence[Config], kernel: str) -> list[Config]:
     seen: dict[str, Config] = {}
     for config in configs:
         # Values without a JSON form count by object.
-        form = to_json(config, kernel, lambda value, where: {"object": id(value)})
-        name = canonical({**form, "pre_hook": config.pre_hook is not None})
+        if plain_values(config) is not None:
+            name = identity(config, kernel)
+        else:
+            form = to_json(config, kernel, lambda value, where: {"object": id(value)})
+            name = canonical({**form, "pre_hook": config.pre_hook is not None})
         if name not in seen:
             seen[name] = config
         elif seen[name].pre_hook is not config.pre_hook:

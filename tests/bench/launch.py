@@ -303,17 +303,13 @@ def compound(folder: Path) -> dict[str, Way]:
 
 def outputs() -> dict[str, Way]:
     """An output from the pool and from torch, of which none or the last four are held."""
-    space = dict(pool=autotuned.experimental.empty_like, torchs=torch.empty_like, device=torch.device("cuda", 0))
-    space.update(made=autotuned.experimental.empty, torchs_made=torch.empty, float32=torch.float32)
-    space["kept"] = deque(maxlen=4)
-    return {
-        "experimental.empty_like(x)": Way("pool(t0)", 3, **space),
-        "torch.empty_like(x)": Way("torchs(t0)", 3, **space),
-        "experimental.empty_like(x), four held": Way("kept.append(pool(t0))", 3, **space),
-        "torch.empty_like(x), four held": Way("kept.append(torchs(t0))", 3, **space),
-        "experimental.empty(n, ...)": Way("made(n, dtype=float32, device=device)", 3, **space),
-        "torch.empty(n, ...)": Way("torchs_made(n, dtype=float32, device=device)", 3, **space),
-    }
+    ways, options = {}, dict(float32=torch.float32, device=torch.device("cuda", 0), kept=deque(maxlen=4))
+    for name, home in {"experimental": autotuned.experimental, "torch": torch}.items():
+        space = dict(options, like=home.empty_like, empty=home.empty)
+        ways[f"{name}.empty_like(x)"] = Way("like(t0)", 3, **space)
+        ways[f"{name}.empty_like(x), four held"] = Way("kept.append(like(t0))", 3, **space)
+        ways[f"{name}.empty(n, ...)"] = Way("empty(n, dtype=float32, device=device)", 3, **space)
+    return ways
 
 
 def described(tensor):
@@ -430,8 +426,7 @@ def main() -> None:
         groups.update(keywords=keyword_launches(folder), prologues=prologues(folder), keys=keys(folder))
         groups["compound"] = compound(folder)
         groups.update(outputs=outputs(), others=others(folder))
-        buffer = torch.empty(ELEMENTS, device="cuda")
-        floors = {"the driver's memset of one tensor": lambda: floor.memset_us(buffer)}
+        floors = {"the driver's memset of one tensor": lambda x=sets_of(1)[0][0]: floor.memset_us(x)}
         for tensors in (3, 9, 17, 40):
             one = sets_of(tensors)[0]
             compiled = kernel(folder, tensors)[TUPLE_GRID](*one, ELEMENTS, BLOCK=1024)

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import resource
 import shutil
-import struct
 import subprocess
 import threading
 import time
@@ -17,7 +16,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from fake_driver import Device
+from fake_driver import Device, expected
 from triton import Config
 
 from autotuned import autotune
@@ -63,31 +62,6 @@ def twice(device, kernel, grid, *args, **kwargs):
     device.calls.clear()
     assert kernel[grid](*args, **kwargs) is first
     return first, device.calls
-
-
-def expected(compiled, arguments):
-    """The parameter buffer by Triton's own signature, computed here from first principles."""
-    packed = []
-    for name, kind in compiled.src.signature.items():
-        value = arguments[name]
-        if kind == "constexpr":
-            continue
-        if kind.startswith("*"):
-            packed.append(struct.pack("<Q", value.data_ptr()))
-        else:
-            form = {
-                "i1": "<?",
-                "u1": "<?",
-                "i8": "<b",
-                "i16": "<h",
-                "i32": "<i",
-                "i64": "<q",
-                "u64": "<Q",
-                "fp32": "<f",
-                "fp64": "<d",
-            }
-            packed.append(struct.pack(form[kind], value))
-    return [*packed, b"\0" * 8, b"\0" * 8]
 
 
 @pytest.mark.parametrize("n", [0, 2, 15, 16, 17, 2**31 - 1, 2**31, -1, -(2**31), 2**62, 2**63 + 1], ids=str)

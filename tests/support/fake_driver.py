@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import struct
 from types import SimpleNamespace
 
 
@@ -92,3 +93,18 @@ class Device:
     def _memset(self, address, value, size, stream):
         self.calls.append(SimpleNamespace(kind="memset", address=address, value=value, size=size, stream=stream))
         return self.error
+
+
+FORMS = {"i1": "<?", "u1": "<?", "i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q", "u64": "<Q", "fp32": "<f",
+         "fp64": "<d"}  # fmt: skip
+
+
+def expected(compiled, arguments):
+    """The parameter buffer by Triton's own signature, computed here from first principles."""
+    packed = []
+    for name, kind in compiled.src.signature.items():
+        if kind.startswith("*"):
+            packed.append(struct.pack("<Q", arguments[name].data_ptr()))
+        elif kind != "constexpr":
+            packed.append(struct.pack(FORMS[kind], arguments[name]))
+    return [*packed, b"\0" * 8, b"\0" * 8]

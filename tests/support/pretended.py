@@ -1,6 +1,7 @@
 """Fixtures of the tests that compile for a pretended H100: its driver, what was launched, and a benchmark."""
 
 import os
+from pathlib import Path
 
 import fake_cuda
 import pytest
@@ -16,9 +17,9 @@ def pretended_session(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def session_scratch(tmp_path_factory):
-    """Where binaries of losing configs lie for all tests."""
-    return tmp_path_factory.mktemp("scratch")
+def session_scratch(pretended_session):
+    """Where binaries of losing configs lie for all tests: in Triton's cache, which several sessions may share."""
+    return Path(os.environ["TRITON_CACHE_DIR"]) / "losers"
 
 
 @pytest.fixture(autouse=True)

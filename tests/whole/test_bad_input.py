@@ -293,6 +293,7 @@ def test_an_error_of_a_plain_callable_says_it_too(mode):
         ({"key": ["n"], "bucket": ["n"]}, ["bucket: expected a dict of callables by argument name, got ['n']"]),
         ({"key": ["n"], "bucket": "n"}, ["bucket: expected a dict of callables by argument name, got 'n'"]),
         ({"nearest": "n"}, ["nearest: expected a dict of factors by argument name, got 'n'"]),
+        ({"nearest": "5%"}, ["by argument name, got '5%'. For rules write autotuned.within('5%')."]),
         ({"nearest": ["n"]}, ["nearest: expected a dict of factors by argument name, got ['n']"]),
     ],
     ids=str,

@@ -96,7 +96,8 @@ class CompileStream:
     @property
     def access(self) -> compiledkernel.Access | None:
         """What the configs compiled so far read and write; None if one does not tell."""
-        return compiledkernel.union(self._found) if self._found else None
+        known = [access for access in self._found if access is not None]
+        return compiledkernel.union(known) if known and len(known) == len(self._found) else None
 
     def stream(
         self,

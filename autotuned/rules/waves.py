@@ -1,0 +1,160 @@
+"""Formulas of times fitted to a table: what a kernel of tiles takes grows with their waves, not with the sizes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from autotuned.rules.formula import Formula, Term
+from autotuned.rules.table import Table
+
+PER_PROCESSOR = (1, 2, 3, 4)  # programs that a multiprocessor may run at a time
+SIZES = 4  # of more, no products
+TILINGS = 500  # that are tried at most
+TOLD_BY = 4  # configs that decide how tiles lie
+SHARE = 0.01  # a term that never makes as much of the time is dropped
+Tiling = tuple[str | int | None, ...]  # for each size: the parameter that divides it, 1, or None for a loop over it
+
+
+class Waves:
+    """Fits formulas to calls of a table, as `autotuned.rules.formula` has them."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._sizes = np.asarray(table.sizes, dtype=float).reshape(len(table), len(table.names))
+        self._times = np.asarray([[times.get(one, math.nan) for one in table.configs] for times in table.times])
+        self._parameters = [_numbers(config) for config in table.configs]
+        places = range(len(table.names))
+        most = 3 if len(places) <= SIZES else 1
+        self._products = [some for count in range(most + 1) for some in itertools.combinations(places, count)]
+        self._product_columns = np.stack([self._sizes[:, list(some)].prod(axis=1) for some in self._products], axis=1)
+        self._known: dict[Any, np.ndarray] = {}
+
+    def fitted(self, rows: np.ndarray, configs: Sequence[int]) -> tuple[list[Formula], np.ndarray | None]:
+        """Formulas fitted to some calls, and the config of every call that they choose, by index in the table.
+
+        Configs that were not measured for each of the calls have no formula, nor those that are fastest for none. None
+        for the configs without formulas.
+        """
+        measured = [one for one in configs if not np.isnan(self._times[rows, one]).any()]
+        found = [self._solved(self._columns(self._tiles(one), PER_PROCESSOR), rows, one)[0] for one in measured]
+        while measured:
+            columns = (self._columns(self._tiles(one), PER_PROCESSOR) for one in measured)
+            us = np.stack([column @ numbers for column, numbers in zip(columns, found)])
+            picks = us.argmin(axis=0)
+            used = np.unique(picks[rows])
+            if len(used) == len(measured):
+                return [self._formula(*one) for one in zip(measured, found)], np.asarray(measured)[picks]
+            measured, found = [measured[at] for at in used], [found[at] for at in used]
+        return [], None
+
+    def _formula(self, config: int, numbers: np.ndarray) -> Formula:
+        names, count = self._table.names, len(self._products)
+        processors = [0, *self._processors(PER_PROCESSOR)]
+        terms = [
+            Term(float(numbers[at]), tuple(names[one] for one in self._products[at % count]), processors[at // count])
+            for at in np.flatnonzero(numbers)
+        ]
+        tiles = {name: tile for name, tile in zip(names, self._tiles(config)) if tile is not None}
+        return Formula(config, tiles, tuple(terms))
+
+    @cached_property
+    def _tiling(self) -> Tiling:
+        """Which parameter divides which size: the guess that explains the times of some different configs best."""
+        rows, told_by = np.arange(len(self._table)), self._different()
+
+        def error(tiling: Tiling) -> float:
+            tiles = [self._tiles(one, tiling) for one in told_by]
+            return sum(self._solved(self._columns(some, (1,)), rows, one)[1] for one, some in zip(told_by, tiles))
+
+        return min(self._tilings(), key=error, default=(None,) * len(self._table.names))
+
+    def _tilings(self) -> Iterator[Tiling]:
+        parameters = sorted({name for one in self._parameters for name in one})
+        count = len(self._table.names)
+        if (2 + len(parameters)) ** count > TILINGS:
+            parameters = [name for name in parameters if len({one.get(name) for one in self._parameters}) > 1]
+        for tiling in itertools.islice(itertools.product((None, 1, *parameters), repeat=count), 2 * TILINGS):
+            named = [one for one in tiling if isinstance(one, str)]
+            if len(set(named)) == len(named):
+                yield tiling
+
+    def _different(self) -> list[int]:
+        """Some configs that were measured for all calls, with values of parameters that the others do not have."""
+        left = np.flatnonzero(~np.isnan(self._times).any(axis=0)).tolist()
+        found: list[int] = []
+        seen: set[tuple[str, int]] = set()
+        while left and len(found) < TOLD_BY:
+            news = [
+                (len(set(self._parameters[one].items()) - seen), len({*self._parameters[one].values()})) for one in left
+            ]
+            found.append(left.pop(news.index(max(news))))
+            seen |= set(self._parameters[found[-1]].items())
+        return found
+
+    def _tiles(self, config: int, tiling: Tiling | None = None) -> tuple[int | None, ...]:
+        own = self._parameters[config]
+        return tuple(own.get(one, 1) if isinstance(one, str) else one for one in tiling or self._tiling)
+
+    def _processors(self, per_processor: Sequence[int]) -> list[int]:
+        count = self._table.processors
+        return [1, *(count * some for some in per_processor if count)]
+
+    def _columns(self, tiles: tuple[int | None, ...], per_processor: Sequence[int]) -> np.ndarray:
+        """The numbers that are added, calls by terms: products of sizes, alone and for each kind of waves."""
+        key = tiles, per_processor
+        if key not in self._known:
+            counts = np.ones(len(self._table))
+            for size, tile in zip(self._sizes.T, tiles):
+                counts = counts * np.ceil(size / tile) if tile is not None else counts
+            waves = [np.ceil(counts / processors)[:, None] for processors in self._processors(per_processor)]
+            self._known[key] = np.hstack([self._product_columns, *(one * self._product_columns for one in waves)])
+        return self._known[key]
+
+    def _solved(self, columns: np.ndarray, rows: np.ndarray, config: int) -> tuple[np.ndarray, float]:
+        """Factors of 0 and more with the least squares of relative errors, and their mean; of four digits."""
+        shares = columns[rows] / self._times[rows, config][:, None]
+        scale = np.maximum(np.abs(shares).max(axis=0), 1e-300)
+        shares = shares / scale
+        found = _not_negative(shares)
+        kept = (shares * found).max(axis=0) >= SHARE
+        found[:] = 0.0
+        found[kept] = _not_negative(shares[:, kept])
+        numbers = np.asarray([float(f"{one:.4g}") for one in found / scale])
+        return numbers, float(((shares @ (numbers * scale) - 1.0) ** 2).mean())
+
+
+def _numbers(config: str) -> dict[str, int]:
+    """The parameters of a config that may be the size of a tile."""
+    found = json.loads(config).get("kwargs", {})
+    return {name: value for name, value in found.items() if type(value) is int and 1 < value < 1 << 16}
+
+
+def _not_negative(columns: np.ndarray) -> np.ndarray:
+    """The factors of 0 and more whose sum of columns is nearest to 1 (the method of Lawson and Hanson)."""
+    count = columns.shape[1]
+    products, wanted = columns.T @ columns, columns.sum(axis=0)
+    products[np.diag_indices(count)] *= 1 + 1e-9  # columns may be multiples of each other
+    found, free = np.zeros(count), np.zeros(count, dtype=bool)
+    for _ in range(3 * count):
+        gain = np.where(free, -np.inf, wanted - products @ found)
+        if gain.max(initial=-np.inf) <= 1e-7 * len(columns):
+            break
+        free[gain.argmax()] = True
+        while True:
+            solved = np.zeros(count)
+            solved[free] = np.linalg.solve(products[np.ix_(free, free)], wanted[free])
+            low = free & (solved <= 0)
+            if not low.any():
+                break
+            found += (found[low] / (found[low] - solved[low])).min() * (solved - found)
+            free &= found > 1e-14
+            found[~free] = 0.0
+        found = solved
+    return found
