@@ -185,6 +185,8 @@ class _Batches:
             self._better_at, self._lead = self._trials, best
 
     def finish(self) -> None:
+        if self._stopped == "interrupted":
+            self._outcome.winner = None  # as of a list: the next search goes on
         doubt = float(getattr(self._source.strategy, "doubt", 1.0))
         self._outcome.space = {
             "members": self._source.size, "trials": self._trials, "stopped": self._stopped,

@@ -198,7 +198,7 @@ class Declared(Live):
         """A copy without some of them."""
         left = Declared(self.members, self._identity, self._admit)
         left.update((name, config) for name, config in self.items() if name not in names)
-        vars(left).update({**vars(self), "_out": frozenset(names)})
+        vars(left).update({**vars(self), "_out": frozenset({*self._out, *names})})
         return left
 
     def _named(self, identity: object) -> bool:

@@ -52,7 +52,7 @@ def tuned(configs, **more):
         table.now = (a, b, c)
 
     made = two if more.pop("arguments", False) else one
-    f = autotune(configs=configs, do_bench=table, name="declared.f", **{"key": ["n"], **more})(made)
+    f = autotune(configs=configs, do_bench=table, **{"name": "declared.f", "key": ["n"], **more})(made)
     f.table = table
     return f
 
@@ -168,6 +168,38 @@ def test_default_is_in_the_race_and_may_be_no_member():
     assert values(f.best_config) == (64, 32, 0)
 
 
+@pytest.mark.parametrize("default", [{"a": 512, "b": 4, "c": 4}, {"a": 4, "b": 7, "c": 0}])
+def test_a_default_that_loses_does_not_end_the_search(default):
+    f = tuned(space(), default=Config(default))
+    with autotuned.mode("search"):
+        f(1)
+    assert values(f.best_config) == (64, 32, 0) and tuple(default.values()) in f.table.asked
+
+
+KERNEL = """
+import autotuned
+now = {}
+
+def bench(call, quantiles=None):
+    call()
+    return [1.0 + abs(now["a"] - 40)]
+
+@autotuned.autotune(configs=autotuned.Space({"a": range(99)}), do_bench=bench, key=["n"], name="declared.tune")
+def f(n, *, a):
+    now["a"] = a
+
+@f.case
+def cases(device):
+    return [{"args": (1,)}]
+"""
+
+
+def test_tune_searches_a_space(tmp_path):
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (case,) = autotuned.tune(str(tmp_path / "kernel.py"), out=str(tmp_path / "out")).cases
+    assert (case.status, case.config["kwargs"]) == ("done", {"a": 40})
+
+
 def test_first_is_what_runs_untuned():
     f = tuned(space(first=[{"a": 128, "b": 16, "c": 3}]))
     with autotuned.mode("off"):
@@ -210,7 +242,9 @@ def test_where_nothing_runs_the_reasons_are_said(monkeypatch):
         f(1)
     tried = len(set(f.table.asked))
     assert batches.LEAST_BATCH < tried <= batches.IN_VAIN + batches.LEAST_BATCH
-    with pytest.raises(AllConfigsFailedError, match=rf"`declared.f`: .* all {tried} failed.(.|\n)* and {tried - 24} more") as said:
+    with pytest.raises(
+        AllConfigsFailedError, match=rf"`declared.f`: .* all {tried} failed.(.|\n)* and {tried - 24} more"
+    ) as said:
         tuned(Space({"a": pow2s(512, 4096), "b": pow2s(512, 4096), "c": range(8)}))(2)
     assert [len(labels) for labels in said.value.reasons.values()] == [tried]
 
@@ -317,6 +351,7 @@ def test_an_interrupted_search_goes_on_where_it_was():
 
     with pytest.raises(KeyboardInterrupt):
         f(1)
+    assert [record.winner for _, record in listing.all_records("declared.f")] == [None]
     first, bench.interrupts = set(table.asked), False
     table.asked.clear()
     f(1)
