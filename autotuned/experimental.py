@@ -57,14 +57,14 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, **options: Any) -> 
     Raises:
         torch.OutOfMemoryError: as torch does, after the pool was given back to it.
     """
-    sizes = size
-    if len(size) == 1 and type(size[0]) is not int:
-        sizes = tuple(size[0]) if isinstance(size[0], (tuple, list)) else ()
+    given, sizes = size[0] if len(size) == 1 else size, size
+    if type(given) is not int:  # 3.0 is no size, and what NumPy counts with is torch's
+        sizes = tuple(given) if isinstance(given, (tuple, list)) and {*map(type, given)} == {int} else ()
     if not sizes or dtype is None or options or _tracing():
         return torch.empty(*size, dtype=dtype, device=device, **options)
     model = _models.get((sizes, dtype, device))
-    found = None if model is None or type(sum(sizes)) is not int else _take(model)  # 3.0 is no size
-    return _modelled(sizes, size, dtype, device) if found is None else found
+    found = None if model is None else _take(model)
+    return _modelled(sizes, dtype, device) if found is None else found
 
 
 def release() -> None:
@@ -74,16 +74,16 @@ def release() -> None:
         extension.pool_release(None)
 
 
-def _modelled(sizes: tuple[int, ...], size: tuple[Any, ...], dtype: torch.dtype, device: Any) -> torch.Tensor:
+def _modelled(size: tuple[int, ...], dtype: torch.dtype, device: Any) -> torch.Tensor:
     """A new tensor; if the pool keeps it, one of its layout stands for what `empty` was asked for."""
-    made = torch.empty(*size, dtype=dtype, device=device)
+    made = torch.empty(size, dtype=dtype, device=device)
     usable = device is not None and _serves(made) and made.device == torch.device(device)
-    if usable and extension.pool_give(made, made) and (sizes, dtype, device) not in _models:
+    if usable and extension.pool_give(made, made) and (size, dtype, device) not in _models:
         model = torch.empty_like(made)
         model.untyped_storage().resize_(made.itemsize)
         if len(_models) >= MODELS:
             _models.clear()
-        _models[sizes, dtype, device] = model
+        _models[size, dtype, device] = model
     return made
 
 
