@@ -110,6 +110,8 @@ def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed
     is_ranked = isinstance(searched, dict) and searched.get("list") == digest(sorted(candidates))
     if not (candidates.keys() <= measured.keys() or is_ranked) or are_more:
         return False
+    if isinstance(searched, dict) and searched.get("unfinished"):
+        return False
     if winner == record.identity_of(found.winner or {}):
         return True
     if isinstance(candidates, Live) and not candidates.is_declared_as(found.provenance):

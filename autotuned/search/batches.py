@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autotuned")
 LEAST_BATCH, MOST_BATCH = 8, 64
+NO_TIME = "the budget is used up"
 MOST = 600  # trials of a search by our own strategies, about
 IN_VAIN, GAIN = 96, 0.995  # end after this many trials, and half of all, without a time below this share of the best
 
@@ -123,7 +124,7 @@ class _Batches:
 
     def _why_stop(self, in_vain: int) -> str | None:
         if self._trials and self._left_s() <= 0:
-            return "the budget is used up"
+            return NO_TIME
         if not self._raced and not in_vain:
             return None
         if in_vain >= IN_VAIN:
@@ -187,10 +188,11 @@ class _Batches:
     def finish(self) -> None:
         if self._stopped == "interrupted":
             self._outcome.winner = None  # as of a list: the next search goes on
+        is_cut = self._stopped == NO_TIME and len(self._own_timings()) < MOST
         doubt = float(getattr(self._source.strategy, "doubt", 1.0))
         self._outcome.space = {
             "members": self._source.size, "trials": self._trials, "stopped": self._stopped,
-            **({} if doubt == 1.0 else {"doubt": round(doubt, 4)}),
+            **({"unfinished": True} if is_cut else {}), **({} if doubt == 1.0 else {"doubt": round(doubt, 4)}),
             "best_so_far": self._best, **self._source.says(),
         }  # fmt: skip
         log.info(

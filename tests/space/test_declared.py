@@ -329,7 +329,16 @@ def test_a_strategy_that_asks_for_nothing_that_runs_is_an_error():
 def test_a_budget_ends_it_with_the_best_so_far():
     f = tuned(space(), budget_s=1e-3)
     f(1)
-    assert len(set(f.table.asked)) < 40 and f.best_config is not None
+    first = set(f.table.asked)
+    assert len(first) < 40 and f.best_config is not None
+    f(1)
+    assert set(f.table.asked) == first  # this process has had its time
+    f = tuned(space())
+    f(1)
+    assert values(f.best_config) == (64, 32, 0) and len(first & set(f.table.asked)) <= 3
+    f = tuned(space())
+    f(1)
+    assert f.table.asked == []
 
 
 def test_an_interrupted_search_goes_on_where_it_was():
