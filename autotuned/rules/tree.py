@@ -24,7 +24,7 @@ STEEP = 0.1  # at this loss the quadratic part of the cost equals the linear one
 
 def costs(losses: np.ndarray) -> np.ndarray:
     """What a tree minimizes: large losses count more than in proportion, unmeasured configs are never taken."""
-    known = np.nan_to_num(losses, nan=0.0)
+    known = np.minimum(np.nan_to_num(losses, nan=0.0), MISSING)  # a square of more may be no float
     return np.where(np.isnan(losses), MISSING, np.minimum(known + known**2 / STEEP, MISSING / 10))
 
 

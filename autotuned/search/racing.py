@@ -119,13 +119,13 @@ class Racing:
 
     # -- sampling ------------------------------------------------------------------------------------------------
 
-    def sample(self, trial: Trial, count: int) -> None:
-        """Add samples to a trial that has not failed, while there is time."""
-        if trial.error is not None or self._sampling.is_over:
+    def sample(self, trial: Trial, count: int, late: bool = False) -> None:
+        """Add samples to a trial that has not failed, while there is time, or also `late`."""
+        if trial.error is not None or (self._sampling.is_over and not late):
             return
         self._board.report(trial, "sampling", self._compiling())
         with self._catching(trial):
-            self._sampling.take(trial, count)
+            self._sampling.take(trial, count, late)
 
     def _track(self, examine: Callable[[Sequence[Trial]], None] = race.nothing) -> race.Track:
         return race.Track(

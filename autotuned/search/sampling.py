@@ -50,14 +50,14 @@ class Sampling:
         """Whether to take no further samples."""
         return self.is_late and self.answered
 
-    def take(self, trial: Trial, count: int) -> None:
-        """Add samples to a trial; with a deadline in parts that fit the time left.
+    def take(self, trial: Trial, count: int, late: bool = False) -> None:
+        """Add samples to a trial; with a deadline in parts that fit the time left, all at once if it may be `late`.
 
         Raises:
             AnswerError: The user's benchmark returned an invalid time.
             ValueError: A timer did.
         """
-        for part in self._parts(trial, count):
+        for part in (count,) if late else self._parts(trial, count):
             start = time.monotonic()
             samples = self._measured(trial, part)
             check_samples(samples)

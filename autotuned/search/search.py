@@ -353,6 +353,11 @@ class _Search:
         if not self._racing.may_duel(best):
             return None
         assert untuned is not None
+        if not untuned.samples_us:  # time was up once it had been launched: a choice needs a time
+            self._racing.sample(untuned, 1, late=True)
+            self.board.tell(untuned)
+        if untuned.error:
+            return None
         late = best in self._earlier and self._sampling.is_late
         if late or (best in self._earlier and not self._meet_again(best)):
             return self._unconfirmed(best, untuned, ran) if late else None
