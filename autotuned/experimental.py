@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import operator
 from collections.abc import Callable
@@ -56,12 +57,14 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, **options: Any) -> 
     Raises:
         torch.OutOfMemoryError: as torch does, after the pool was given back to it.
     """
-    if dtype is None or options or _tracing():
+    given, sizes = size[0] if len(size) == 1 else size, size
+    if type(given) is not int:  # 3.0 is no size, and what NumPy counts with is torch's
+        sizes = tuple(given) if isinstance(given, (tuple, list)) and {*map(type, given)} == {int} else ()
+    if not sizes or dtype is None or options or _tracing():
         return torch.empty(*size, dtype=dtype, device=device, **options)
-    if len(size) == 1 and not isinstance(size[0], int):
-        size = tuple(size[0])
-    model = _models.get((size, dtype, device))
-    return _modelled(size, dtype, device) if model is None else empty_like(model)
+    model = _models.get((sizes, dtype, device))
+    found = None if model is None else _take(model)
+    return _modelled(sizes, dtype, device) if found is None else found
 
 
 def release() -> None:
@@ -74,13 +77,13 @@ def release() -> None:
 def _modelled(size: tuple[int, ...], dtype: torch.dtype, device: Any) -> torch.Tensor:
     """A new tensor; if the pool keeps it, one of its layout stands for what `empty` was asked for."""
     made = torch.empty(size, dtype=dtype, device=device)
-    if _serves(made) and device is not None and made.device == torch.device(device):
+    usable = device is not None and _serves(made) and made.device == torch.device(device)
+    if usable and extension.pool_give(made, made) and (size, dtype, device) not in _models:
         model = torch.empty_like(made)
         model.untyped_storage().resize_(made.itemsize)
-        if extension.pool_give(model, made):
-            if len(_models) >= MODELS:
-                _models.clear()
-            _models[size, dtype, device] = model
+        if len(_models) >= MODELS:
+            _models.clear()
+        _models[size, dtype, device] = model
     return made
 
 
@@ -141,6 +144,7 @@ def _begin(kind: str) -> bool:
         for owner, name in _RETIRING:
             if hasattr(owner, name):
                 setattr(owner, name, _after_release(getattr(owner, name), name == "record_stream"))
+        gc.callbacks.append(_before_collection)
     _take = extension.pool_take
     return True
 
@@ -152,6 +156,12 @@ _RETIRING: tuple[tuple[Any, str], ...] = (
     (torch.cuda.CUDAGraph, "capture_begin"),
     (torch.Tensor, "record_stream"),
 )
+
+
+def _before_collection(phase: str, about: dict[str, int]) -> None:
+    """Let the collector see what the pool's tensors refer to."""
+    if phase == "start" and about["generation"]:
+        extension.pool_release(False)
 
 
 def _after_release(call: Callable[..., Any], of_first: bool) -> Callable[..., Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -141,20 +140,27 @@ def launching(run: Run, again: Run | None) -> Run:
         return run
 
     def launch(values: tuple[Any, ...], grid: Any) -> Any:
-        least: list[int] = []
+        if not callable(grid):
+            launched = run(values, grid)
+            return again(values, grid) if min(map(index, grid)) <= 0 else launched
+        least = [1]
 
-        def note(sizes: Any) -> Any:
-            with suppress(TypeError):  # no grid: the launch says so
-                least.append(min(map(index, sizes)))
+        def noted(meta: Any) -> Any:  # within the launch: the interpreter's tensors are numbers until it ends
+            sizes = grid(meta)
+            least[0] = _least(sizes)
             return sizes
 
-        # A callable's sizes are read within the launch: the interpreter's tensors are numbers until it ends.
-        launched = run(values, (lambda meta: note(grid(meta))) if callable(grid) else grid)
-        if not callable(grid):
-            note(grid)
-        return again(values, grid) if least and least[-1] <= 0 else launched
+        launched = run(values, noted)
+        return again(values, grid) if least[0] <= 0 else launched
 
     return launch
+
+
+def _least(sizes: Any) -> int:
+    try:
+        return min(map(index, sizes))
+    except TypeError:
+        return 1  # no grid: the launch says so
 
 
 def host_call(tunable: Tunable, names: Sequence[str], config: Any) -> Run:

@@ -1,4 +1,4 @@
-"""A second process finds the choice on disk: no benchmark, and one compilation."""
+"""Processes of their own: a second one finds the choice on disk, and one that only installs is sealed as any."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def run(tmp_path, name, **environment):
-    """What a process of its own did, with a folder of binaries that no other process has written to."""
+def run(tmp_path, name, script="process.py", **environment):
+    """What a process of its own printed, with a folder of binaries that no other process has written to."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(HERE.parent / "support"),
@@ -18,19 +18,19 @@ def run(tmp_path, name, **environment):
         **environment,
     }
     done = subprocess.run(
-        [sys.executable, str(HERE / "process.py")], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, str(HERE / script)], env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 def test_the_second_process_measures_nothing_and_compiles_once(tmp_path):
-    first = run(tmp_path, "first")
+    first = json.loads(run(tmp_path, "first"))
     assert (first["benchmarks"], first["searches"], first["hits"]) == (3, 1, 2)
     assert sorted(first["compiled"]) == [16, 32, 64]
     assert first["launched"][-3:] == [32, 32, 32]
     assert first["name"] == "process.add"  # a script's kernel is never called `__main__`
-    second = run(tmp_path, "second", PYTHONHASHSEED="7")
+    second = json.loads(run(tmp_path, "second", PYTHONHASHSEED="7"))
     assert second == {
         "benchmarks": 0,
         "compiled": [32],
@@ -39,3 +39,8 @@ def test_the_second_process_measures_nothing_and_compiles_once(tmp_path):
         "searches": 0,
         "hits": 2,
     }
+
+
+def test_a_process_that_tunes_nothing_of_its_own_is_sealed_too(tmp_path):
+    said = run(tmp_path, "installed", "installed_process.py")
+    assert said == "compile `x_ptr`: address not divisible by 16; compiled were: divisible\n"

@@ -9,6 +9,7 @@ import types
 import weakref
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -279,6 +280,108 @@ def test_empty_serves_a_dtype_and_a_device():
         experimental.empty(-1, **asked)
 
 
+ASKED = dict(dtype=torch.float32, device="cpu")
+
+
+@pytest.mark.parametrize("size", [(3.0,), ((3.0,),), (iter((3,)),), (), ("3",), ([3, [4]],), (None,)], ids=repr)
+def test_empty_refuses_what_torch_refuses(size):
+    experimental.empty(3, **ASKED)
+    for empty in (torch.empty, experimental.empty):
+        with pytest.raises(TypeError):
+            empty(*size, **ASKED)
+
+
+@pytest.mark.parametrize("three", [np.int64(3), torch.tensor(3)], ids=repr)
+def test_empty_takes_every_size_that_torch_takes(three):
+    experimental.empty(3, 2, **ASKED)
+    assert experimental.empty(three, **ASKED).shape == (3,)
+    assert experimental.empty(three, 2, **ASKED).shape == experimental.empty((three, 2), **ASKED).shape == (3, 2)
+
+
+def test_empty_is_torchs_under_modes_and_traces_too():
+    for _ in range(2):
+        experimental.empty(4, 5, **ASKED)
+    mode = Through()
+    with mode:
+        experimental.empty(4, 5, **ASKED)
+        experimental.empty(4, 6, **ASKED)
+    assert mode.calls == ["aten.empty.memory_format"] * 2
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        assert type(experimental.empty(4, 5, **ASKED)) is not torch.Tensor
+    traced = torch.fx.experimental.proxy_tensor.make_fx(lambda x: experimental.empty(4, 5, **ASKED) + x)
+    assert "constant" not in traced(torch.ones(4, 5)).code
+
+
+@pytest.mark.skipif(not hasattr(torch, "_to_functional_tensor"), reason="a private name of torch's")
+def test_a_wrapper_of_torchs_own_class_is_not_a_plain_tensor():
+    new()
+    wrapped = torch._to_functional_tensor(torch.ones(64, 3))
+    for _ in range(3):
+        assert torch._is_functional_tensor(experimental.empty_like(wrapped))
+    assert not torch._is_functional_tensor(new()[0])
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "rename"), reason="torch without named tensors")
+@pytest.mark.filterwarnings("ignore:Named tensors")
+def test_names_are_torchs():
+    named = torch.ones(64, 3).rename("rows", "columns")
+    new()
+    assert [experimental.empty_like(named).names for _ in range(3)] == [("rows", "columns")] * 3
+    assert new()[0].names == (None, None)
+
+
+def test_a_held_dictionary_is_not_another_tensors():
+    made, _ = new()
+    attributes = vars(made)
+    del made
+    attributes["mine"] = 1
+    assert not any(hasattr(new()[0], "mine") for _ in range(4))
+
+
+class Owner:
+    pass
+
+
+class Kept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.owner = Owner()
+        ctx.was = weakref.ref(ctx.owner)
+        return experimental.empty_like(x).copy_(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def _attribute(made):
+    made.owner = Owner()
+    return weakref.ref(made.owner)
+
+
+def _cycle(made):
+    made.owner = Owner()
+    made.owner.output = made
+    return weakref.ref(made.owner)
+
+
+def _graph(made):
+    made = Kept.apply(torch.ones(64, 3, requires_grad=True))
+    return made.grad_fn.was
+
+
+@pytest.mark.parametrize("frees", [gc.collect, lambda: experimental.empty_like(torch.ones(11))], ids=["gc", "a miss"])
+@pytest.mark.parametrize("refers", [_attribute, _cycle, _graph])
+def test_what_an_output_refers_to_is_not_kept_alive(refers, frees):
+    made, _ = new()
+    owner = refers(made)
+    del made
+    frees()
+    if refers is _cycle:
+        gc.collect()
+    assert owner() is None
+
+
 def test_the_pool_is_bounded():
     x = torch.ones(1 << 20)  # 4 MiB
     held = [experimental.empty_like(x) for _ in range(20)]
@@ -313,12 +416,18 @@ def test_running_out_of_memory_releases_it(monkeypatch):
     assert experimental.empty_like(torch.ones(5, 5)).shape == (5, 5) and released == [1]
 
 
+class Other(torch.Tensor):
+    pass
+
+
 @pytest.mark.parametrize("call", [
     lambda t: torch.cuda.CUDAGraph.capture_begin(object()),
     lambda t: torch._C._accelerator_emptyCache(),
     lambda t: t[3:].record_stream(None),
+    lambda t: torch.nn.Parameter(t).record_stream(None),
+    lambda t: t.as_subclass(Other).record_stream(None),
     lambda t: autotuned.restored(),
-], ids=["capture", "empty_cache", "record_stream", "restored"])  # fmt: skip
+], ids=["capture", "empty_cache", "record_stream", "of a parameter", "of a subclass", "restored"])  # fmt: skip
 def test_captures_other_streams_and_empty_cache_retire_what_was_handed_out(call):
     made, _ = new()
     other, _ = new((7,))

@@ -8,8 +8,9 @@
 #define malloc_usable_size(block) ((size_t)POOL_BYTES) /* not known: nothing is kept */
 #endif
 
-enum { POOL_LAYOUTS = 128, POOL_PROBES = 4, POOL_TENSORS = 8, POOL_DIMS = 5, POOL_WORDS = 5 + 2 * POOL_DIMS };
-enum { POOL_BYTES = 512, IMPL_COUNT = 8, IMPL_STORAGE = 16, STORAGE_COUNT = 8, CU_CAPTURE_IMPLICIT = 906 };
+enum { POOL_LAYOUTS = 128, POOL_PROBES = 4, POOL_TENSORS = 8, POOL_DIMS = 5, POOL_WORDS = 6 + 2 * POOL_DIMS };
+enum { POOL_BYTES = 512, STORAGE_COUNT = 8, CU_CAPTURE_IMPLICIT = 906 };
+enum { IMPL_COUNT = 8, IMPL_STORAGE = 16, IMPL_AUTOGRAD = 24, IMPL_EXTRA = 32 }; /* the last ones NULL, or beyond the usual */
 #define POOL_LARGEST (INT64_C(32) << 20) /* bytes of one tensor, */
 #define POOL_LIMIT (INT64_C(256) << 20)  /* and of all */
 
@@ -23,7 +24,7 @@ typedef struct {
 } Pooled;
 
 typedef struct {
-  uint64_t word[POOL_WORDS]; /* dtype and device, stream, state of torch's dispatcher, rank, shape and strides */
+  uint64_t word[POOL_WORDS]; /* dtype and device, stream, dispatcher's state, rank, class, shape and strides */
   int count;                 /* of the words that a layout has */
   unsigned next;             /* which tensor goes when another one comes */
   Pooled *tensors[POOL_TENSORS];
@@ -36,7 +37,8 @@ static PyObject *pool_modes[2];    /* strong; callables that say false: function
 static __thread const uint64_t *dispatch_state; /* this thread's; NULL until it is asked for, or where there is none */
 
 static void *impl_of(PyObject *x) { void *impl; memcpy(&impl, (char *)x + sizeof(PyObject), sizeof impl); return impl; }
-static void *storage_of(void *impl) { void *held; memcpy(&held, (char *)impl + IMPL_STORAGE, sizeof held); return held; }
+static void *part_of(void *impl, int where) { void *part; memcpy(&part, (char *)impl + where, sizeof part); return part; }
+static void *storage_of(void *impl) { return part_of(impl, IMPL_STORAGE); }
 
 /* How this thread's calls of torch are dispatched: two words, 0 where no mode, transform or tracing is active. */
 static const uint64_t *find_dispatch_state(void) {
@@ -84,6 +86,7 @@ static int pool_words(PyObject *x, uint64_t *word) {
   const uint64_t *state = find_dispatch_state();
   View v;
   if (!tensor_type || Py_TYPE(x) != tensor_type || !usual_modes(state) || !view(x, &v) || v.ndim > POOL_DIMS) return 0;
+  if (part_of(impl_of(x), IMPL_EXTRA)) return 0; /* such as names */
   int32_t type = device_type_of(v.kind), capturing = 0, error = 0;
   void *stream = NULL;
   if (type == DL_CUDA) {
@@ -97,10 +100,11 @@ static int pool_words(PyObject *x, uint64_t *word) {
   word[2] = state[0];
   word[3] = state[1];
   word[4] = (uint64_t)v.ndim;
-  memcpy(word + 5, v.shape, sizeof *word * (size_t)v.ndim);
-  if (!v.strides) return 5 + (int)v.ndim;
-  memcpy(word + 5 + v.ndim, v.strides, sizeof *word * (size_t)v.ndim);
-  return 5 + 2 * (int)v.ndim;
+  word[5] = (uint64_t)(uintptr_t)part_of(impl_of(x), 0); /* torch's class: wrappers have others */
+  memcpy(word + 6, v.shape, sizeof *word * (size_t)v.ndim);
+  if (!v.strides) return 6 + (int)v.ndim;
+  memcpy(word + 6 + v.ndim, v.strides, sizeof *word * (size_t)v.ndim);
+  return 6 + 2 * (int)v.ndim;
 }
 
 static int pool_is(const Layout *layout, const uint64_t *word, int count) {
@@ -130,15 +134,34 @@ static int pool_look(PyObject *x, Pooled *one) {
   return 1;
 }
 
+/* hot path. Whether a tensor has no attribute, and its dictionary at most so many owners. */
+static int no_attributes(PyObject *x, Py_ssize_t owners) {
+  PyObject *dict = PyObject_GenericGetDict(x, NULL);
+  int none = dict && !PyDict_GET_SIZE(dict) && Py_REFCNT(dict) <= owners + 1;
+  Py_XDECREF(dict);
+  PyErr_Clear();
+  return none;
+}
+
+/* Let go of tensors that refer to anything: attributes, a graph. They never come back, and the pool must neither keep
+ * alive what they refer to nor hide a cycle from the collector. May run Python code. */
+static void pool_drop_marked(void) {
+  for (int l = 0; l < POOL_LAYOUTS; l++)
+    for (int i = 0; i < POOL_TENSORS; i++) {
+      Pooled **one = &pool[l].tensors[i];
+      if (!*one) continue;
+      PyObject *x = (*one)->tensor;
+      if (part_of(impl_of(x), IMPL_AUTOGRAD) || !no_attributes(x, PY_SSIZE_T_MAX - 1)) pool_drop(one);
+    }
+}
+
 /* hot path. Whether a tensor is what it was when torch had made it, and held by its Python object alone: no weak
  * reference, no attribute, and the bytes of before, of which the first ones say where the others lie. */
 static int pool_unchanged(const Pooled *one) {
-  PyObject *x = one->tensor, *dict, *weak;
+  PyObject *x = one->tensor, *weak;
   memcpy(&weak, (char *)x + tensor_type->tp_weaklistoffset, sizeof weak);
-  if (Py_TYPE(x) != tensor_type || weak || !(dict = PyObject_GenericGetDict(x, NULL))) return 0;
-  int attributes = PyDict_GET_SIZE(dict) != 0;
-  Py_DECREF(dict);
-  if (attributes || memcmp(one->was, impl_of(x), one->impl_size)) return 0;
+  if (Py_TYPE(x) != tensor_type || weak || !no_attributes(x, 1)) return 0;
+  if (memcmp(one->was, impl_of(x), one->impl_size)) return 0;
   int same = !memcmp(one->was + one->impl_size, storage_of(impl_of(x)), one->storage_size);
   __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what other threads did before they let go of it comes before this */
   return same;
@@ -176,6 +199,7 @@ static PyObject *pool_give(PyObject *module, PyObject *args) {
   int64_t bytes = (int64_t)element_bytes_of(v.kind);
   for (int64_t d = 0; d < v.ndim; d++) bytes *= v.shape[d];
   if (bytes > POOL_LARGEST) Py_RETURN_FALSE;
+  pool_drop_marked();
   if (pool_held + bytes > POOL_LIMIT) pool_drop_all(NULL);
   Pooled *one = PyMem_Malloc(sizeof *one);
   if (!one) return PyErr_NoMemory();
@@ -196,11 +220,12 @@ static PyObject *pool_give(PyObject *module, PyObject *args) {
   Py_RETURN_TRUE;
 }
 
-/* pool_release(tensor or None): let go of all tensors, or of those that share this one's memory. */
+/* pool_release(tensor, None or False): let go of those that share a tensor's memory, of all, or of those that refer to
+ * anything. Where a subclass has its memory is not known. */
 static PyObject *pool_release(PyObject *module, PyObject *x) {
   (void)module;
-  if (x == Py_None) pool_drop_all(NULL);
-  else if (Py_TYPE(x) == tensor_type) pool_drop_all(storage_of(impl_of(x)));
+  if (x == Py_False) pool_drop_marked();
+  else pool_drop_all(Py_TYPE(x) == tensor_type || Py_TYPE(x) == parameter_type ? storage_of(impl_of(x)) : NULL);
   Py_RETURN_NONE;
 }
 
