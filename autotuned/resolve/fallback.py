@@ -72,7 +72,7 @@ def candidate(tunable: Tunable, live: Live, ask: Callable[[], Any], allows: Call
         return None
     if found is not None and allows(found):
         return found
-    live.no_default = "it gave None" if found is None else "the pruner drops it"
+    live.no_default = "the pruner drops it, or it gave None"
     return None
 
 
