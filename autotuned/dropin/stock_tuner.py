@@ -14,8 +14,8 @@ from autotuned import env
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
 from autotuned.remote import connection
-from autotuned.resolve import fallback, sealing, sources
-from autotuned.resolve.request import OWN_TIMER, Context, trial_part
+from autotuned.resolve import fallback, sources
+from autotuned.resolve.request import OWN_TIMER, Context, note_tuned, trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions
 from autotuned.store.choice import Origin, Place
@@ -50,7 +50,7 @@ class Seed:
     def __init__(self, tuner: Any) -> None:
         self.tunable = TunableKernel.of(tuner.fn)
         if not self.tunable.interpreted:
-            sealing.note(kernel.innermost(tuner.fn), self.tunable.name)
+            note_tuned(kernel.innermost(tuner.fn), self.tunable.name)
         self._defaults = {
             p.name: p.default for p in self.tunable.parameters if p.default is not inspect.Parameter.empty
         }

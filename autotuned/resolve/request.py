@@ -16,6 +16,7 @@ from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, layout
 from autotuned.store.choice import Choice, Live, Origin, untuned_of
 from autotuned.store.conditions import Conditions
+from autotuned.triton_compat import kernel as kernels
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Hooks
 from autotuned.tunable.configs import Pruner
@@ -229,6 +230,16 @@ class Chosen(Frozen):
 def may_be_sealed() -> bool:
     """Whether compilations of this process are seen, as a seal needs; most never import what makes one."""
     return events.is_begun() or env.seal_kind() != ""
+
+
+def note_tuned(jit: Any, name: str) -> None:
+    """Register a Triton function that is tuned or replaced, with its public name, so that its compilations are seen."""
+    kernels.name(jit, name)
+    if may_be_sealed():
+        sealing.watch()
+
+
+events.when_begun(lambda: sealing.watch() if kernels.has_names() else None)
 
 
 def is_sealed() -> bool:

@@ -135,13 +135,6 @@ _searching: list[str] = []  # kernels; their configs compile on other threads to
 # -- compilations ------------------------------------------------------------------------------------------------------
 
 
-def note(jit: Any, name: str) -> None:
-    """Register a Triton function that is tuned or replaced, with its public name."""
-    kernels.name(jit, name)
-    if events.is_begun() or env.seal_kind():
-        watch()
-
-
 def watch() -> None:
     """See each compilation of this process."""
     compiling.begin(_begins, _ended)

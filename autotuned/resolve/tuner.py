@@ -20,7 +20,7 @@ from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import active
 from autotuned.resolve.chooser import Chooser
-from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError, may_be_sealed
+from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError, may_be_sealed, note_tuned
 from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
@@ -90,9 +90,7 @@ class Tuner:
         self.misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
-            kernel.name(kernel.innermost(tunable.fn), tunable.name)
-            if events.is_begun() or env.seal_kind():
-                sealing.watch()
+            note_tuned(kernel.innermost(tunable.fn), tunable.name)
         _tuners.add(self)
 
     # -- arguments -----------------------------------------------------------------------------------------------
@@ -245,7 +243,7 @@ class Tuner:
         self._refuse_without_tensor(call)
         chooser = self.chooser
         found = chooser.candidates(call)
-        live = found.only([name for name, config in found.items() if str(config) not in without])
+        live = found.without([name for name, config in found.items() if str(config) in without])
         live.untuned = served if served in live else live.untuned
         how = {"force": force, "observer": observer, "budget_s": budget_s, "again": again, "members": tuple(members)}
         question = chooser.question(call, live, "auto", must_search=True, **how)
@@ -421,7 +419,6 @@ def drop_bound() -> None:
 
 env.on_mode_change(drop_bound)
 active.on_change(drop_bound)
-events.when_begun(lambda: sealing.watch() if kernel.has_names() else None)
 
 
 @lru_cache(maxsize=1)
