@@ -94,7 +94,7 @@ class Measurer:
             call, excluded = self._identified(case, measured)
             chooser, force = case.found.tuner.chooser, self._force and result.digest not in self.seen
             live = chooser.candidates(call)
-            live = live.only([name for name, config in live.items() if str(config) not in excluded])
+            live = live.without([name for name, config in live.items() if str(config) in excluded])
             question = chooser.question(call, live, "auto", must_search=True, force=force, again=True)
             result.status, result.configs = "skipped", len(live)
             if not question.launches:

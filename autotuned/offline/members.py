@@ -59,7 +59,7 @@ class Members:
     def _member(self, found: Found, known: _Known, call: Call | None) -> Member:
         made, lost = (call, []) if call is not None else self._bound(found, known.given)
         live = found.tuner.chooser.candidates(made)
-        left = live.only([name for name, config in live.items() if str(config) not in lost])
+        left = live.without([name for name, config in live.items() if str(config) in lost])
         return Member(made, left, known.sizes, known.count)
 
     def _all(self, found: Found) -> dict[str, list[_Known]]:

@@ -76,7 +76,7 @@ class Offering:
         """Add the untuned config to the candidates, so that nothing is chosen that loses to it."""
         live.untuned = next(iter(live), None)
         if self.options.default is not None and len(live) > 1:
-            live = live.only(live)  # calls share those of a list
+            live = live.only(live) if live.is_listed else live  # calls share those of a list
             found = fallback.candidate(
                 self.tunable, live, lambda: self.default_for(call, live),
                 lambda one: one is self.options.default or self.allows(call, one, live),

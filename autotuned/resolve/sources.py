@@ -118,6 +118,8 @@ def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed
         return False
     if winner == record.identity_of(found.winner or {}):
         return True
+    if isinstance(candidates, Live) and not candidates.is_declared_as(found.provenance):
+        return False
     limit_us = measured[winner].median_us or 0.0
     waiting = (timing for name, timing in measured.items() if name in candidates and timing.waits_for(needed))
     return not any(timing.usable and (timing.median_us or 0.0) < limit_us for timing in waiting)

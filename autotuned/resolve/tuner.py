@@ -243,7 +243,7 @@ class Tuner:
         self._refuse_without_tensor(call)
         chooser = self.chooser
         found = chooser.candidates(call)
-        live = found.only([name for name, config in found.items() if str(config) not in without])
+        live = found.without([name for name, config in found.items() if str(config) in without])
         live.untuned = served if served in live else live.untuned
         how = {"force": force, "observer": observer, "budget_s": budget_s, "again": again, "members": tuple(members)}
         question = chooser.question(call, live, "auto", must_search=True, **how)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotuned.errors import AllConfigsFailedError, CheckError, DecorationError, DeviceLostError, OutOfMemoryError
-from autotuned.search import search
+from autotuned.errors import CheckError, DecorationError, DeviceLostError, OutOfMemoryError
+from autotuned.search import failures, search
 from autotuned.search.compiling import parallelism
 from autotuned.search.job import Job, Outcome
 from autotuned.store.record import Timing
@@ -63,14 +63,18 @@ class _Batches:
         self._start, self._stopped = time.perf_counter(), "interrupted"
         self._best: list[Json] = []
         self._lead = math.inf
-        self._message = f"`{job.tunable.name}`: no config was tried: the strategy asked for none."
+        self._message = "no config was tried: the strategy asked for none"
         self._trials = self._better_at = 0
         self._own = hasattr(source.strategy, "doubt")  # a user's strategy ends by itself
         self._incumbent = job.incumbent
         self._raced = False
-        for timing in job.known.values() if job.incumbent is None else ():  # an interrupted search
+        for timing in self._own_timings() if job.incumbent is None else ():  # an interrupted search
             self._trials += 1
             self._note(timing.median_us if timing.usable else None)
+
+    def _own_timings(self) -> list[Timing]:
+        """Of this call's configs: a record may have others, of another call or an earlier declaration."""
+        return [timing for name, timing in self._known.items() if name in self._configs]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Configs of each batch, by identity."""
@@ -86,7 +90,7 @@ class _Batches:
             waiting, in_vain = {}, 0 if fresh else in_vain + 1
             if fresh:
                 yield fresh
-        if not self._raced and any(timing.usable for timing in self._known.values()):
+        if not self._raced and any(timing.usable for timing in self._own_timings()):
             yield {}  # all is known, but no winner was chosen
         self._stopped = stopped or ""
 
@@ -157,10 +161,11 @@ class _Batches:
         self._source.strategy.tell([_result(config, self._known.get(name)) for name, config in fresh.items()])
 
     def raise_if_none(self) -> None:
-        """Raise the last batch's error if nothing ran."""
+        """Raise what failed if nothing ran."""
         if self._outcome.winner is None:
-            labels = [configs.label(one.config, self._job.tunable.has_options) for one in self._known.values()]
-            raise AllConfigsFailedError(self._message, kernel=self._job.tunable.name, reasons={self._message: labels})
+            has_options = self._job.tunable.has_options
+            failed = [(one.error or one.status, configs.label(one.config, has_options)) for one in self._own_timings()]
+            raise failures.all_failed(self._job.tunable.name, failed or [(self._message, "")])
 
     def _take_in(self, found: Outcome, fresh: Mapping[str, Any]) -> None:
         into, unfinished = self._outcome, found.winner is None
@@ -170,7 +175,7 @@ class _Batches:
         into.timings = list(self._known.values())
         into.absorb(found)
         into.noise, into.unconfirmed = found.noise, found.unconfirmed
-        best = min((one.median_us or math.inf for one in self._known.values() if one.usable), default=None)
+        best = min((one.median_us or math.inf for one in self._own_timings() if one.usable), default=None)
         if best is not None and (not self._best or best < self._best[-1][2]):
             self._best.append([self._trials, round(time.perf_counter() - self._start, 3), best])
         self._note(best)
@@ -180,6 +185,8 @@ class _Batches:
             self._better_at, self._lead = self._trials, best
 
     def finish(self) -> None:
+        if self._stopped == "interrupted":
+            self._outcome.winner = None  # as of a list: the next search goes on
         doubt = float(getattr(self._source.strategy, "doubt", 1.0))
         self._outcome.space = {
             "members": self._source.size, "trials": self._trials, "stopped": self._stopped,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from autotuned.errors import AllConfigsFailedError, AutotunedError, DeviceLostError, LeftOutError, OutOfMemoryError
 
+SHOWN = 24  # configs named per reason
 _RESOURCES = ("OutOfResources", "OutOfMemoryError", "PTXASError")
 # How the driver words a launch that it refused before the kernel ran.
 _REFUSALS = ("invalid argument", "too many resources requested", "invalid configuration", "invalid cluster")
@@ -106,13 +107,18 @@ def all_failed(kernel: str, failed: Sequence[tuple[str, str]]) -> AllConfigsFail
     reasons: dict[str, list[str]] = {}
     for reason, label in failed:
         reasons.setdefault(reason, []).append(label)
-    lines = "\n".join(f"  {reason}\n    {'; '.join(labels)}" for reason, labels in _by_resource(reasons))
+    lines = "\n".join(f"  {reason}\n    {_shown(labels)}" for reason, labels in _by_resource(reasons))
     return AllConfigsFailedError(
         f"`{kernel}`: expected at least one config that compiles and runs here; all {len(failed)} failed. Add a "
         f"config that fits, or give @autotune a default=.\n{lines}",
         kernel=kernel,
         reasons=reasons,
     )
+
+
+def _shown(labels: Sequence[str]) -> str:
+    more = f"; and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+    return "; ".join(labels[:SHOWN]) + more
 
 
 _REQUIRED = re.compile(r"(?<=Required: )\d+")  # in Triton's message

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from autotuned.errors import DecorationError, PruningError, SpaceError
-from autotuned.key import opaque
+from autotuned.key import opaque, source
 from autotuned.space.members import EXACT_LISTS, Members
 from autotuned.space.space import Space
 from autotuned.space.strategies import NAMES, SMALL, strategy
@@ -19,7 +19,7 @@ from autotuned.store.choice import Live
 from autotuned.tunable.call import Call, refuse_conflicts
 from autotuned.tunable.configs import Config
 from autotuned.tunable.tunable import Tunable
-from autotuned.typed_json import Json, canonical, encode
+from autotuned.typed_json import Json, canonical, digest, encode
 
 KEPT = 16  # cached spaces of a kernel, by the arguments that constraints read
 WIDER = 1.1  # factor by which a call must have more members to be searched again: their number may be an estimate
@@ -63,14 +63,22 @@ class Declaration:
         """
         read = {name: arguments[name] for name in sorted(self.reads(arguments))}
         if not all(type(value) in (int, str, bool, float, type(None)) for value in read.values()):
-            return self.space.members(arguments, self._options)
+            found = self.space.members(arguments, self._options)
+            found.under = f"{self._digest} "
+            return found
         text = repr(read)
         if text not in self._known:
             if len(self._known) >= KEPT:
                 self._known.pop(next(iter(self._known)))
             self._known[text] = self.space.members(arguments, self._options)
-            self._known[text].under = text
+            self._known[text].under = f"{self._digest} {text}"
         return self._known[text]
+
+    @cached_property
+    def _digest(self) -> str:
+        """Of the values and constraints; the same in every process until the declaration is edited."""
+        where = [source.fingerprint(one.function) for one in self.space.where]
+        return digest([[name, repr(values)] for name, values in self.space.parameters.items()] + [where])[:16]
 
     def is_listed(self, members: Members, ranked: bool) -> bool:
         """Whether all members are candidates, as in a list; `ranked` if a `perf_model` ranks them all.
@@ -141,12 +149,17 @@ class Declared(Live):
     def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
         """Whether this call allows more members than any call behind a record."""
         most, under = widest(provenance)
-        return most > 0 and under != self.members.under and most * WIDER < self.members.about
+        is_alike = under == self.members.under and not under.endswith(" ")  # the latter: read arguments have no text
+        return most > 0 and not is_alike and most * WIDER < self.members.about
+
+    def is_declared_as(self, provenance: Mapping[str, Any]) -> bool:
+        """Whether a record's space has the same declaration, if for another call."""
+        return widest(provenance)[1].split(" ")[0] == self.members.under.split(" ")[0]
 
     def widest(self, earlier: Mapping[str, Any]) -> dict[str, Json]:
         """`widest` of the record's calls and this one, for the record."""
         most, under = widest(earlier)
-        if most > self.members.about:
+        if most > self.members.about and self.is_declared_as(earlier):
             return {"widest": most, "under": under}
         return {"widest": self.members.about, "under": self.members.under}
 
@@ -161,8 +174,8 @@ class Declared(Live):
         yield from (config for identity, config in self._in_order() if identity not in named)
 
     def _in_order(self) -> Iterator[tuple[str, Config]]:
-        source, members = random.Random(0), self.members
-        every = iter(members) if members.exact else (members.draw(source) for _ in itertools.count())
+        seeded, members = random.Random(0), self.members
+        every = iter(members) if members.exact else (members.draw(seeded) for _ in itertools.count())
         for point in itertools.islice(itertools.chain(self.members.first, every), ADMITTED):
             yield from self.admitted([self.members.config(point)]).items()
 
@@ -185,7 +198,7 @@ class Declared(Live):
         """A copy without some of them."""
         left = Declared(self.members, self._identity, self._admit)
         left.update((name, config) for name, config in self.items() if name not in names)
-        vars(left).update({**vars(self), "_out": frozenset(names)})
+        vars(left).update({**vars(self), "_out": frozenset({*self._out, *names})})
         return left
 
     def _named(self, identity: object) -> bool:

@@ -15,7 +15,7 @@ from autotuned.space.constraints import Bound
 
 LISTED = 1_000_000  # a part with at most this many combinations is listed, a larger one sampled
 PROBES, DRAWS = 2_000, 8
-TRIES, RARE, POOL = 400, 20, 2_000  # descents per draw; the same if members are rare; members kept then
+TRIES, RARE, POOL = 40, 20, 2_000  # descents per draw; the same if members are rare; members kept then
 FILLING = 10_000  # descents to fill the pool when members turn out to be rare
 QUICK = 20_000  # combinations that are listed within 0.1 s
 TRIED = 200_000  # descents before a sampled part counts as empty

@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
@@ -68,7 +69,7 @@ class Strategy:
         """
         if not hasattr(n, "__index__") or n < 1:
             raise _refusal("n", f"ask: expected a number of configs, 1 or more, got {n!r:.40}.")
-        return [self.members.config(point) for point in self._asking.ask(int(n))]
+        return [self.members.config(point) for point in self._asking.ask(min(int(n), sys.maxsize))]
 
     def tell(self, results: Iterable[Result]) -> None:
         """Take results: config, microseconds or None for a failure, status.

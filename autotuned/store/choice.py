@@ -112,6 +112,10 @@ class Live(dict[str, Any]):
         """Whether they come from more members of a space than a record with this provenance."""
         return False
 
+    def is_declared_as(self, provenance: Mapping[str, Any]) -> bool:
+        """Whether a record with this provenance is of the same space."""
+        return True
+
     def only(self, names: Collection[str]) -> Live:
         """The configs with these identities, with everything known about the call."""
         left = Live((name, config) for name, config in self.items() if name in names)

@@ -52,7 +52,7 @@ def tuned(configs, **more):
         table.now = (a, b, c)
 
     made = two if more.pop("arguments", False) else one
-    f = autotune(configs=configs, do_bench=table, name="declared.f", **{"key": ["n"], **more})(made)
+    f = autotune(configs=configs, do_bench=table, **{"name": "declared.f", "key": ["n"], **more})(made)
     f.table = table
     return f
 
@@ -82,9 +82,29 @@ def test_what_was_found_is_served_by_another_process():
 
 def test_a_stored_winner_that_is_no_member_is_a_miss():
     tuned(space())(1)
-    f = tuned(space(where=[lambda a, b: a >= b and a != 64]))
+    f = tuned(space(where=[lambda a, b: a < 8]))
     f(1)
-    assert f.best_config.kwargs["a"] != 64
+    assert values(f.best_config) == (4, 32, 0)
+
+
+@pytest.mark.parametrize("edited", [{"a": pow2s(4, 512)}, {"a": pow2s(32, 512)}])
+def test_an_edited_space_is_searched_again(edited):
+    """Grown: the stored winner is still a member. Moved: none of what was measured is, and its times count nothing."""
+    narrow = {"a": pow2s(4, 16), "b": pow2s(4, 512), "c": range(5)}
+    for parameters, best in ((narrow, (16, 32, 0)), ({**narrow, **edited}, (64, 32, 0)), (narrow, (16, 32, 0))):
+        f = tuned(Space(parameters))
+        f(1)
+        assert values(f.best_config) == best and f.table.asked
+        f = tuned(Space(parameters))
+        f(1)
+        assert values(f.best_config) == best and not f.table.asked
+
+
+def test_a_call_that_allows_more_is_searched_whatever_the_constraint_reads():
+    f = tuned(space(where=[lambda a, most: a <= most[0]]), key=[], arguments=True)
+    f(1, (16,))
+    f(1, (512,))
+    assert values(f.best_config) == (64, 32, 0)
 
 
 def test_a_small_space_is_a_list():
@@ -148,6 +168,38 @@ def test_default_is_in_the_race_and_may_be_no_member():
     assert values(f.best_config) == (64, 32, 0)
 
 
+@pytest.mark.parametrize("default", [{"a": 512, "b": 4, "c": 4}, {"a": 4, "b": 7, "c": 0}])
+def test_a_default_that_loses_does_not_end_the_search(default):
+    f = tuned(space(), default=Config(default))
+    with autotuned.mode("search"):
+        f(1)
+    assert values(f.best_config) == (64, 32, 0) and tuple(default.values()) in f.table.asked
+
+
+KERNEL = """
+import autotuned
+now = {}
+
+def bench(call, quantiles=None):
+    call()
+    return [1.0 + abs(now["a"] - 40)]
+
+@autotuned.autotune(configs=autotuned.Space({"a": range(99)}), do_bench=bench, key=["n"], name="declared.tune")
+def f(n, *, a):
+    now["a"] = a
+
+@f.case
+def cases(device):
+    return [{"args": (1,)}]
+"""
+
+
+def test_tune_searches_a_space(tmp_path):
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (case,) = autotuned.tune(str(tmp_path / "kernel.py"), out=str(tmp_path / "out")).cases
+    assert (case.status, case.config["kwargs"]) == ("done", {"a": 40})
+
+
 def test_first_is_what_runs_untuned():
     f = tuned(space(first=[{"a": 128, "b": 16, "c": 3}]))
     with autotuned.mode("off"):
@@ -188,7 +240,13 @@ def test_where_nothing_runs_the_reasons_are_said(monkeypatch):
     f = tuned(Space({"a": pow2s(512, 4096), "b": pow2s(512, 4096), "c": range(8)}))
     with pytest.raises(RuntimeError, match="too large"):
         f(1)
-    assert batches.LEAST_BATCH < len(set(f.table.asked)) <= batches.IN_VAIN + batches.LEAST_BATCH
+    tried = len(set(f.table.asked))
+    assert batches.LEAST_BATCH < tried <= batches.IN_VAIN + batches.LEAST_BATCH
+    with pytest.raises(
+        AllConfigsFailedError, match=rf"`declared.f`: .* all {tried} failed.(.|\n)* and {tried - 24} more"
+    ) as said:
+        tuned(Space({"a": pow2s(512, 4096), "b": pow2s(512, 4096), "c": range(8)}))(2)
+    assert [len(labels) for labels in said.value.reasons.values()] == [tried]
 
 
 def test_a_search_goes_on_where_most_configs_fail():
@@ -293,6 +351,7 @@ def test_an_interrupted_search_goes_on_where_it_was():
 
     with pytest.raises(KeyboardInterrupt):
         f(1)
+    assert [record.winner for _, record in listing.all_records("declared.f")] == [None]
     first, bench.interrupts = set(table.asked), False
     table.asked.clear()
     f(1)

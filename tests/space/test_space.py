@@ -187,3 +187,13 @@ def test_rare_members_are_drawn_in_bounded_time():
     drawn = {members.draw(source) for _ in range(200)}
     assert all(members.holds(point) for point in drawn) and len(drawn) > 2
     assert len(asked) < 400_000
+
+
+def test_a_space_is_drawn_from_in_bounded_time():
+    """Of 10^8 linked combinations 2% are members."""
+    asked = []
+    linked = lambda **all_of: asked.append(1) or sum(all_of.values()) < 20
+    members = Space({f"p{place}": range(10) for place in range(8)}, where=[linked]).members()
+    drawn = members.some(random.Random(0))
+    assert len(drawn) > 300 and all(map(members.holds, drawn))
+    assert len(asked) < 300_000

@@ -123,6 +123,7 @@ def test_every_member_is_asked_for_once_and_then_none(name):
         asked += [str(config) for config in configs]
         strategy.tell([(config, 1.0 + config.kwargs["a"], "ok") for config in configs])
     assert len(asked) == len(set(asked)) == 28
+    assert 0 < len(autotuned.strategy(name, space).ask(10**30)) <= 28
 
 
 @pytest.mark.parametrize("name", ["guided", "random", "exhaustive"])
