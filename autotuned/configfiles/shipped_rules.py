@@ -38,7 +38,8 @@ def look_rule(
         elif config is None:
             said = f"{answer.words}: its config is not among those of this call"
         else:
-            note = "; ".join([f"rule {answer.words}", *offer.verdict.notes])
+            elsewhere = ["its loss was measured there"] if offer.verdict.notes else []
+            note = "; ".join([f"rule {answer.words}", *offer.verdict.notes, *elsewhere])
             loud = offer.verdict.action == "warn"
             choice = Choice(config, Origin.RULE, where=offer.held.path, note=note, loud=loud)
             return Look(choice.replace(conditions=offer.rule.conditions))

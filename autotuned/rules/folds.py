@@ -9,6 +9,7 @@ import numpy as np
 
 from autotuned.rules.rule import Tuned, Values
 from autotuned.rules.table import Table
+from autotuned.typed_json import INT64_MAX
 
 MULTIPLES = (256, 128, 64, 16)  # that a tree may test
 APART = 1.3  # smallest factor between a fitted call and one left out
@@ -75,14 +76,15 @@ def at(size: float) -> float:
 def _steps(table: Table, rows: Iterable[int]) -> dict[Values, list[int]]:
     """The sizes `along` of some calls, by combination of the other sizes."""
     found: dict[Values, list[int]] = {}
-    for row in rows:
-        found.setdefault(table.others[row], []).append(int(table.steps[row]))
+    place = table.names.index(table.along)
+    for row in rows:  # not of `steps`: floats do not hold all sizes
+        found.setdefault(table.others[row], []).append(table.sizes[row][place])
     return found
 
 
 def tuned(table: Table) -> Iterator[Tuned]:
     """The tuned combinations of the other sizes, each with the spans of the size `along` that are near tuned ones."""
-    most, low, high = reach(table) * (1 + 1e-9), int(table.steps.min()), int(table.steps.max())
+    most, (low, high) = reach(table) * (1 + 1e-9), limits(table)[table.along]
     for others, steps in sorted(_steps(table, range(len(table))).items()):
         spans: list[tuple[int, int]] = []
         for step in sorted(steps):
@@ -104,7 +106,7 @@ def limits(table: Table, rows: Iterable[int] | None = None) -> dict[str, tuple[i
     found = {name: (min(column), max(column)) for name, column in zip(table.names, zip(*sizes))}
     for name, most in _beyond(table).items():
         low, high = found[name]
-        found[name] = (math.ceil(low / most), math.floor(high * most)) if low > 0 else (low, high)
+        found[name] = (math.ceil(low / most), min(math.floor(high * most), INT64_MAX)) if low > 0 else (low, high)
     return found
 
 

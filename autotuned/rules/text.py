@@ -23,7 +23,7 @@ _TEST = re.compile(
     rf"{_TERMS.format('terms')} (?:<= (?P<limit>-?\d+)|% (?P<divisor>[1-9]\d*) == 0)"
 )
 _PART = re.compile(
-    r"(?P<number>\d{1,9}(?:\.\d{1,9})?(?:e[-+]\d{1,2})?)(?P<names>(?: \* [^\s*+()]+){0,8}?)"
+    r"(?P<number>\d{1,9}(?:\.\d{1,9})?(?:e[-+]\d{1,2})?)(?P<names>(?: \* \S+){0,8}?)"
     r"(?: \* waves\((?P<processors>[1-9]\d{0,8})\))?"
 )
 

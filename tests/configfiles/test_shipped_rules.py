@@ -112,6 +112,8 @@ def test_another_context_serves_as_the_policy_says(folder: Path, caplog: Any) ->
     lookup.register_configs(folder)
     assert find(key(641, triton="3.9.1")).origin is Origin.RULE
     assert find(key(641, source="cc")) is None
+    assert "its loss was measured there" in find(key(641, triton="3.9.1")).note
+    assert "measured there" not in find(key(641)).note
     assert find(key(641, triton="3.10.0")).origin is Origin.RULE
     [line] = lines(caplog)
     assert "which was tuned for another" in line

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import synthetic
 
-from autotuned.rules import bounds, fit, folds, tree
+from autotuned.rules import bounds, fit, folds, text, tree
 from autotuned.rules.rule import Loss
 from autotuned.rules.table import Table, tables
 
@@ -249,6 +249,26 @@ def leaf_of(node, given):
     while node.split is not None:
         node = node.then if node.split.holds([given[name] for name in node.split.names]) else node.other
     return node
+
+
+@pytest.mark.parametrize("low", [-(1 << 63) + 1, (1 << 53) - 600, (1 << 63) - 1 - 16 * 79])
+def test_a_rule_over_the_largest_sizes_is_read_as_it_was_written(low):
+    steps, far = [low + 16 * number for number in range(80)], [1, 1 << 60, 1 << 61, 1 << 62, (1 << 63) - 1]
+    names = [synthetic.form_of((size, 64, 32, 4, 3)) for size in (64, 128)]
+    calls = [({"values": {"M": m, "K": far[place % 5]}, "tensors": {}, "none": []}, {names[0]: 10, names[1]: 10 + m % 3})
+             for place, m in enumerate(steps)]  # fmt: skip
+    [(table, _)] = tables(calls)
+    written = fit.fit(table, 0.05).rule()
+    assert text.load_rule(json.loads("\n".join(text.lines(written, {}))), "here") == ({}, written)
+    ends = [end for one in written.tuned for span in one.along for end in span]
+    assert written.sizes["M"] == (steps[0], steps[-1]) == (min(ends), max(ends))
+
+
+def test_times_of_any_size_give_no_warning():
+    table = aligned_table()
+    for us in (1e-300, 1e300):
+        table.times[5][table.configs[0]] = us
+        fit.fit(Table(table.names, table.sizes, table.times), 0.05)
 
 
 def test_configs_can_be_read_back_from_a_fit():

@@ -75,6 +75,27 @@ def test_formulas_are_read_as_they_were_written_one_a_line() -> None:
     ]  # fmt: skip
 
 
+def test_formulas_over_what_a_callable_in_key_says_are_read_as_they_were_written() -> None:
+    """Its name in a key ends in parentheses, as `waves(132)` does."""
+    pattern = pattern_of({"values": {"twice()": 8, "N": 512}, "tensors": {}, "none": []}, {"twice()": "M", "N": "N"})
+    named = {"M": "twice()", "N": "N"}
+    times = tuple(
+        one.replace(
+            tiles={named[name]: tile for name, tile in one.tiles.items()},
+            terms=tuple(term.replace(names=tuple(map(named.get, term.names))) for term in one.terms),
+        )
+        for one in FORMULAS
+    )
+    call = json.loads(json.dumps(pattern).replace('"size": "M"', '"size": "twice()"'))
+    tree = Node(Split(("twice()",), False, 96), Leaf(None, 30, GOOD), Leaf(1, 40, GOOD))
+    rule = PREDICTING.replace(
+        call=call, sizes={"twice()": (1, 4096), "N": (512, 512)}, along="twice()", times=times, tree=tree
+    )
+    written = "\n".join(text.lines(rule, CONTEXT))
+    assert "3e-05 * twice() * waves(132)" in written
+    assert text.load_rule(json.loads(written), "here") == (CONTEXT, rule)
+
+
 def test_the_answer_names_the_fastest_and_its_time() -> None:
     config, time = PREDICTING.fastest((96, 512))
     assert PREDICTING.config((96, 512), 0.05) == config == 2

@@ -50,11 +50,11 @@ class World:
 
     def __init__(self, clock, launch_s, fails=()):
         self.clock, self.launch_s, self.fails = clock, launch_s, frozenset(fails)
-        self.launches = []
+        self.launches, self.seconds = [], {}  # seconds of single steps
 
     def launch(self, step):
         self.launches.append((self.clock.now_s, step))
-        self.clock.now_s += self.launch_s
+        self.clock.now_s += self.seconds.get(step, self.launch_s)
         if step in self.fails:
             raise ValueError(f"step {step} fails")
 
@@ -130,6 +130,20 @@ def test_what_fails_does_not_count_as_an_answer(clock):
     world = World(clock, 1.0, fails={0, 1})
     tuned(5, budget_s=0.5)(np.zeros(1), world)
     assert world.steps == [0, 1, 2, 2, 2]
+
+
+def test_the_untuned_config_that_runs_last_is_timed_although_it_is_late(clock):
+    """The likely winner comes first; the untuned config, launched as time ran out, must win without the duel."""
+    world = World(clock, 0.0)
+    for size, untuned_s, budget_s in ((1, 0.4, None), (2, 50.0, 9.0)):
+        world.launches.clear()
+        world.seconds = {0: untuned_s, 1: 0.3, 2: 0.2}
+        function = tuned(3, budget_s=budget_s)
+        function(np.zeros(size), world)
+    assert world.steps[0] == 2 and world.late(9.0) == [0]
+    assert function.best_config.kwargs == {"step": 0}
+    [record] = [one for one in records() if one.unconfirmed]
+    assert (record.winner["kwargs"], record.median_us) == ({"step": 0}, 50e6)
 
 
 def test_where_the_first_that_ran_cannot_be_timed_the_next_one_is_tried(clock):
