@@ -44,6 +44,7 @@ else:  # only for declared spaces: importing NumPy takes as long as all else
 log = logging.getLogger("autotuned")
 
 LONG = 16  # a list of at least so many configs is ordered by what another device measured
+LISTS = 16  # of one key that a record keeps in mind: those of calls that pruners narrow
 LIKELY = 3
 LIKELY_READ = 100  # records on disk to read, in arbitrary order; each once per process
 
@@ -170,7 +171,8 @@ class Searcher:
             batches.run(wanted, outcome, self._source(question, space, left.earlier))
         elif (ranked := self._ranked(question, left)) is not None:
             begun = {name: config for name, config in wanted.configs.items() if name in (question.untuned, *left.known)}
-            said = {"list": digest(sorted(question.live))}
+            before = sources.ranked_lists(left.earlier.provenance) if left.earlier is not None else []
+            said = {"lists": [*before, digest(sorted(question.live))][-LISTS:]}
             source = batches.Source(ranked, ranked.admit, str(len(question.live)), lambda: said)
             batches.run(replace(wanted, configs=begun), outcome, source)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -100,15 +100,21 @@ def under(found: TuningRecord, identity: str) -> Conditions:
     return found.conditions if timing is None else found.conditions.replace(checks=timing.passed)
 
 
+def ranked_lists(provenance: Mapping[str, Json]) -> list[str]:
+    """Digests of the lists of which enough was measured, as another device's times tell."""
+    searched: Json = provenance.get("space")
+    lists = searched.get("lists") if isinstance(searched, dict) else None
+    return [one for one in lists if isinstance(one, str)] if isinstance(lists, list) else []
+
+
 def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed: Conditions) -> bool:
     """Whether every candidate was measured, and no faster one waits for this call's check."""
     if not found.timings:  # taken from a config file, and as good as that
         return True
     measured = {timing.identity: timing for timing in found.timings}
     are_more = isinstance(candidates, Live) and not candidates.is_listed and candidates.is_wider_than(found.provenance)
-    searched: Json = found.provenance.get("space")
-    is_ranked = isinstance(searched, dict) and searched.get("list") == digest(sorted(candidates))
-    if not (candidates.keys() <= measured.keys() or is_ranked) or are_more:
+    lists = ranked_lists(found.provenance)
+    if not (candidates.keys() <= measured.keys() or (lists and digest(sorted(candidates)) in lists)) or are_more:
         return False
     if isinstance(searched, dict) and searched.get("unfinished"):
         return False

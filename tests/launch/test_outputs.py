@@ -382,6 +382,31 @@ def test_what_an_output_refers_to_is_not_kept_alive(refers, frees):
     assert owner() is None
 
 
+def test_a_collection_while_the_pool_looks_may_empty_it():
+    """Making an output's dictionary may start the collector, whose callbacks and finalizers run any code."""
+    emptied = []
+
+    def empties(phase, about):
+        emptied.append(phase)
+        experimental.release()
+
+    before = gc.get_threshold()
+    gc.callbacks.append(empties)
+    gc.set_threshold(1)
+    try:
+        for _ in range(100):
+            x = torch.ones(64, 3)
+            held = [experimental.empty_like(x).fill_(number) for number in range(4)]
+            assert [t.unique().tolist() for t in held] == [[0], [1], [2], [3]]
+            held[0].mine = held
+            held[1].requires_grad_()
+            del held
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(empties)
+    assert len(emptied) > 100
+
+
 def test_the_pool_is_bounded():
     x = torch.ones(1 << 20)  # 4 MiB
     held = [experimental.empty_like(x) for _ in range(20)]

@@ -25,14 +25,18 @@ class Bench:
         return [self.times[self.now] / 1e3] * 3
 
 
-def tuned(times, count=40):
-    bench = Bench(times)
-
+def noting(bench):
     def f(n, *, v):
         bench.now = v
 
+    return f
+
+
+def tuned(times, count=40):
+    bench = Bench(times)
+
     made = autotune(configs=[Config({"v": value}) for value in range(count)], key=["n"], do_bench=bench,
-                    name="ranked.f")(f)  # fmt: skip
+                    name="ranked.f")(noting(bench))  # fmt: skip
     made.bench = bench
     return made
 
@@ -72,6 +76,18 @@ def test_what_it_chose_is_served_and_measured_by_no_further_search(elsewhere):
     assert f.bench.asked == [] and f.best_config.kwargs["v"] == 0
     tune(f)
     assert f.bench.asked == []
+
+
+def test_calls_of_one_key_that_a_pruner_narrows_are_each_searched_for_once(elsewhere):
+    odd = lambda configs, named, **kwargs: [one for one in configs if kwargs["n"] == 1 or one.kwargs["v"] % 2]
+    for again in (False, True):
+        for n in (1, 2):
+            bench = Bench(changed(0.5))
+            made = autotune([Config({"v": value}) for value in SLOWER], key=["n"], bucket={"n": lambda n: 1},
+                            do_bench=bench, prune_configs_by={"early_config_prune": odd}, name="ranked.f")  # fmt: skip
+            f = made(noting(bench))
+            f(n=n)
+            assert bool(bench.asked) is not again and f.cache_info().searches == (not again)
 
 
 def test_a_list_that_grew_is_searched_again(elsewhere):

@@ -134,7 +134,8 @@ static int pool_look(PyObject *x, Pooled *one) {
   return 1;
 }
 
-/* hot path. Whether a tensor has no attribute, and its dictionary at most so many owners. */
+/* hot path. Whether a tensor has no attribute, and its dictionary at most so many owners. May make that
+ * dictionary, thereby start the collector, and so run Python code that uses the pool: who asks holds the tensor. */
 static int no_attributes(PyObject *x, Py_ssize_t owners) {
   PyObject *dict = PyObject_GenericGetDict(x, NULL);
   int none = dict && !PyDict_GET_SIZE(dict) && Py_REFCNT(dict) <= owners + 1;
@@ -150,17 +151,18 @@ static void pool_drop_marked(void) {
     for (int i = 0; i < POOL_TENSORS; i++) {
       Pooled **one = &pool[l].tensors[i];
       if (!*one) continue;
-      PyObject *x = (*one)->tensor;
+      PyObject *x = Py_NewRef((*one)->tensor);
       if (part_of(impl_of(x), IMPL_AUTOGRAD) || !no_attributes(x, PY_SSIZE_T_MAX - 1)) pool_drop(one);
+      Py_DECREF(x);
     }
 }
 
 /* hot path. Whether a tensor is what it was when torch had made it, and held by its Python object alone: no weak
- * reference, no attribute, and the bytes of before, of which the first ones say where the others lie. */
+ * reference, and the bytes of before, of which the first ones say where the others lie. */
 static int pool_unchanged(const Pooled *one) {
   PyObject *x = one->tensor, *weak;
   memcpy(&weak, (char *)x + tensor_type->tp_weaklistoffset, sizeof weak);
-  if (Py_TYPE(x) != tensor_type || weak || !no_attributes(x, 1)) return 0;
+  if (Py_TYPE(x) != tensor_type || weak) return 0;
   if (memcmp(one->was, impl_of(x), one->impl_size)) return 0;
   int same = !memcmp(one->was + one->impl_size, storage_of(impl_of(x)), one->storage_size);
   __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what other threads did before they let go of it comes before this */
@@ -178,10 +180,12 @@ static PyObject *pool_take(PyObject *module, PyObject *x) {
   for (int i = 0; i < POOL_TENSORS; i++) {
     Pooled *one = layout->tensors[i];
     if (!one || Py_REFCNT(one->tensor) != 1) continue;
-    if (pool_unchanged(one)) return Py_NewRef(one->tensor);
-    PyErr_Clear();
-    pool_drop(&layout->tensors[i]); /* no longer what torch made, or known to C++ or a weak reference */
-    break;                          /* which may have run Python code, and that used the pool */
+    PyObject *found = Py_NewRef(one->tensor);
+    if (pool_unchanged(one) && no_attributes(found, 1)) return found;
+    one = layout->tensors[i];
+    if (one && one->tensor == found) pool_drop(&layout->tensors[i]); /* known to C++ or a weak reference, or changed */
+    Py_DECREF(found);
+    break; /* which may have run Python code, and that used the pool */
   }
   Py_RETURN_NONE;
 }
