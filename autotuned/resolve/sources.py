@@ -116,7 +116,8 @@ def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed
     lists = ranked_lists(found.provenance)
     if not (candidates.keys() <= measured.keys() or (lists and digest(sorted(candidates)) in lists)) or are_more:
         return False
-    if isinstance(searched, dict) and searched.get("unfinished"):
+    space: Json = found.provenance.get("space")
+    if isinstance(space, dict) and space.get("unfinished"):
         return False
     if winner == record.identity_of(found.winner or {}):
         return True
