@@ -207,6 +207,8 @@ def _name(path: Path) -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU where there is none; mark what is slow or apart; begin with the longest tests."""
+    if changing := [item.nodeid for item in items if " at 0x" in item.nodeid]:  # workers would collect different tests
+        raise pytest.UsageError(f"expected names that are the same in each process, got {changing[:3]}; give ids=")
     order = {name: at for at, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: order.get(_name(item.path), len(order)))
     for item in items:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 import statistics
 
 import numpy as np
@@ -214,7 +215,7 @@ def test_doubt_falls_as_more_is_known():
         ({"prior": [(Config({"a": 1}), "3")]}, "prior: expected a list"),
         ({"arguments": [3]}, "arguments: expected a dict"),
     ],
-    ids=str,
+    ids=lambda given: re.sub(" at 0x.*?>", "", str(given)),
 )
 def test_what_cannot_be_meant_is_refused(given, says):
     with pytest.raises(OptionError, match=says):
