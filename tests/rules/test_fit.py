@@ -182,6 +182,13 @@ def test_where_one_config_is_as_good_no_rule_is_worth_it():
     assert "neither 1% better nor half of the worst" in found.why_not
 
 
+def test_where_one_config_is_always_the_best_a_rule_says_so():
+    table = steps_table()
+    times = [dict(zip(table.configs, (9.0, 10.0, 20.0))) for _ in range(len(table))]
+    found = fit.fit(Table(table.names, table.sizes, times, table.pattern), 0.05)
+    assert (found.why_not, found.served, found.configs) == ("", 1.0, (table.configs[0],))
+
+
 def test_a_config_that_was_not_measured_for_a_call_is_not_promised_to_it():
     table = steps_table()
     slow = table.configs[0]
