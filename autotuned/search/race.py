@@ -28,7 +28,7 @@ TIE_BAND, NEAR, TIE_ERRORS = 0.003, 0.0015, 2.5
 # The fastest and the one that wins the tie are sampled until that is certain by so many standard errors, with at most
 # so many launches of each, which take at most so long. In bootstrapped replays of the product, ten orders of the list
 # had 4.1 winners, up to 0.8% apart; with this and `Trial.center_us` 2.6, up to 0.25% apart, for 0.04 s.
-PART_ERRORS, MOST_PARTED, PART_BUDGET_S = 1.7, 480, 0.05
+PART_ERRORS, MOST_PARTED, PART_BUDGET_S = 2.5, 480, 0.05
 NOISY = 0.05  # a choice is noisy if the middle 60% of the winner's samples spread over more than this, relative
 # The final duel: at most this many pairs, fewer once it is decided by this many standard errors.
 DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
@@ -330,15 +330,18 @@ def _part(rounds: _Rounds, finalists: Sequence[Trial], untuned: int | None) -> N
         tied = _tied(finalists, untuned)
         pair = [tied[0], min(tied, key=lambda trial: trial.center_us)]
         gap = pair[0].center_us / pair[1].center_us - 1 - _band(pair[0], untuned)
-        certain = abs(gap) > PART_ERRORS * math.hypot(*(trial.relative_error for trial in pair))
+        errors = [trial.relative_error for trial in pair]
+        certain = pair[0] is pair[1] or abs(gap) > PART_ERRORS * math.hypot(*errors)
         count = max(FINAL_ROUND, LAST_ROUND // pair[0].launches)
-        if pair[0] is pair[1] or certain or not any(map(_may_part, pair)) or not rounds.run(_open(pair), count):
+        if certain or not any(map(_may_part, pair, errors)) or not rounds.run(_open(pair), count):
             break
 
 
-def _may_part(trial: Trial) -> bool:
-    count, us = len(trial.samples_us), sum(trial.samples_us)
-    return not trial.error and count * trial.launches < MOST_PARTED and us < PART_BUDGET_S * 1e6
+def _may_part(trial: Trial, error: float) -> bool:
+    """Whether more samples are allowed, and can tell: else the two would flip from search to search."""
+    launches, us = len(trial.samples_us) * trial.launches, sum(trial.samples_us)
+    can_tell = error * math.sqrt(launches / MOST_PARTED) < NEAR
+    return not trial.error and can_tell and launches < MOST_PARTED and us < PART_BUDGET_S * 1e6
 
 
 def _band(trial: Trial, untuned: int | None) -> float:

@@ -1,6 +1,5 @@
 """torch accepts a tuned kernel exactly where it accepts Triton's own tuner."""
 
-from types import SimpleNamespace
 
 import fake_cuda
 import pytest
@@ -77,7 +76,9 @@ def benched(monkeypatch):
     from autotuned.search import race
 
     monkeypatch.setattr(race, "race", lambda trials, track, *_, **__: track.sample(trials) or True)
-    monkeypatch.setattr(race, "duel", lambda *given, **how: SimpleNamespace(is_won=True, is_close=False, elsewhere=()))
+    monkeypatch.setattr(race, "duel", lambda best, untuned, *given, **how: race.Duel(best, untuned))
+    monkeypatch.setattr(race.Duel, "is_won", True)
+    monkeypatch.setattr(race.Duel, "is_close", False)
 
 
 def verdict(action):

@@ -73,7 +73,7 @@ def allocated() -> Iterator[None]:
     yield
     gc.collect()
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.memory_allocated() <= before  # less where what an earlier test left is collected now
 
 
 def test_split_k_equals_one_clean_launch(allocated):

@@ -86,7 +86,7 @@ def test_trials_find_what_the_caller_gave(spans: Any, configs: Any, restore: Any
     guard = made(arguments, ahead, restore)
     for read, writes, tells, acts in configs:
         found.append(Access(read, writes) if tells else None)
-        ahead.access = union(found)
+        ahead.access = None if None in found else union(found)
         written = writes if restore is None else writes & set(restore)  # a list of the user's names what is written
         guard.protect()
         guard.protection.begin()
