@@ -1,6 +1,5 @@
 """torch accepts a tuned kernel exactly where it accepts Triton's own tuner."""
 
-
 import fake_cuda
 import pytest
 import torch
