@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import index, is_
@@ -54,9 +55,13 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
         if described:  # whose blocks are no words of the twin
             return looked_up(found, made, renew), fields, twin
 
+        @functools.cache
+        def direct() -> Run:
+            return direct_launch(found, filled, memory(), is_hooked, made, otherwise)
+
         def first(values: tuple[Any, ...], grid: Any) -> Any:
-            # Made when it is called: with the launcher in C that is seldom.
-            run = direct_launch(found, filled, memory(), is_hooked, made, otherwise)
+            # Made when it is called: with the launcher in C that is seldom. Copies of `made` keep calling this one.
+            run = direct()
             if made.direct is fields and made.twin is twin:  # nothing else was planned meanwhile
                 made.launch_by(run, fields, twin)
             return run(values, grid)

@@ -13,6 +13,7 @@ import triton.language as tl
 from triton import Config
 
 import autotuned
+from autotuned.launch import direct
 from autotuned.store import listing, records
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable import configs
@@ -103,6 +104,15 @@ def test_a_first_call_that_a_rule_answers_opens_no_file_makes_no_key_and_compile
     first = counted.opcodes(lambda: served[(4,)](*fresh))
     assert first - hit < 1200  # it took 16 us: tests/bench/unseen.py
     assert counted.opcodes(lambda: served[(4,)](*fresh)) <= hit + 20  # in the launch table now
+
+
+def test_what_launches_is_made_once_for_all_shapes(served, launches, monkeypatch):
+    made, make = [], direct.direct_launch
+    monkeypatch.setattr(direct, "direct_launch", lambda *given: made.append(given) or make(*given))
+    for m in range(19, 119, 2):
+        served[(4,)](*arguments(m))
+        assert launches[-1].arguments["M"] == m
+    assert len(made) <= len(CONFIGS)
 
 
 def empty_the_table(table) -> None:
