@@ -135,7 +135,8 @@ class Duel:
     @property
     def _over_places(self) -> tuple[float, float]:
         """Logarithm of the lead in the mean over all places, and the doubt about it."""
-        leads = sorted(math.log(duel.lead_by(self._us)) for duel in self._all)
+        us = self._us  # looks at all samples
+        leads = sorted(math.log(duel.lead_by(us)) for duel in self._all)
         doubt = PLACE_ERRORS / math.sqrt(len(leads))
         if self.is_disturbed and len(leads) > 3:
             leads, doubt = leads[1:-1], TRIMMED * doubt

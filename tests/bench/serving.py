@@ -377,17 +377,11 @@ def work(options: Options) -> dict[str, Any]:
 def background_rows(found: dict[str, Any] | None) -> Iterator[tuple[str, str, str, bool | None]]:
     """The rows of `--one-gpu`."""
     for kind in swapped.KINDS[1:]:
-        what, goal = f"p99 of a call, {kind}", "" if kind == "control again" else f"at most {MOST:.0%} beyond control"
         if found is None:
-            yield what, goal, "not measured", None
+            yield _p99_row(kind)
             continue
-        control, one = found["windows"]["control"], found["windows"][kind]
-        ratio = one["p99_us"] / control["p99_us"] - 1
-        text = f"{ratio:+.2%} ({one['p99_us']:.2f} us, {control['p99_us']:.2f} us; {one['calls']} calls; median "
-        text += f"{one['p50_us']:.2f} us, 99.9% {one['p999_us']:.2f} us, longest {one['max_us']:.0f} us)"
-        swaps = f" {found['swaps']} swaps, each {found['median_swap_s'] * 1e3:.1f} ms"
-        text += swaps * (kind == "background")
-        yield what, goal, text, (ratio <= MOST and found["swaps"] > 0) if goal else None
+        more = f" {found['swaps']} swaps, each {found['median_swap_s'] * 1e3:.1f} ms" * (kind == "background")
+        yield _p99_row(kind, found["windows"], more, found["swaps"] > 0)
 
 
 def rows(done: dict[str, Any]) -> Iterator[tuple[str, str, str, bool | None]]:
@@ -415,18 +409,28 @@ def rows(done: dict[str, Any]) -> Iterator[tuple[str, str, str, bool | None]]:
 
 def _p99_rows(found: dict[str, Any] | None) -> Iterator[tuple[str, str, str, bool | None]]:
     for kind in KINDS[1:]:
-        what, goal = f"p99 of a call, {kind}", "" if kind == "control again" else f"at most {MOST:.0%} beyond control"
         if found is None:
-            yield what, goal, "not measured", None
+            yield _p99_row(kind)
             continue
-        control, one = found["windows"]["control"], found["windows"][kind]
-        ratio = one["p99_us"] / control["p99_us"] - 1
-        text = f"{ratio:+.2%} ({one['p99_us']:.2f} us, {control['p99_us']:.2f} us; {one['calls']} calls; "
-        text += f"median {one['p50_us']:.2f} us, longest {one['max_us']:.0f} us)"
-        text += f" {found['tuned meanwhile']} keys tuned" * (kind == "tuning")
-        text += f" {found['swaps']} swaps" * (kind == "swaps")
+        more = f" {found['tuned meanwhile']} keys tuned" * (kind == "tuning")
+        more += f" {found['swaps']} swaps" * (kind == "swaps")
         did = {"tuning": found["companion was busy to the end"], "swaps": found["swaps"] > 0}.get(kind, True)
-        yield what, goal, text if did else f"{text}: it did nothing", (ratio <= MOST and did) if goal else None
+        yield _p99_row(kind, found["windows"], more if did else f"{more}: it did nothing", did)
+
+
+def _p99_row(
+    kind: str, windows: dict[str, Any] | None = None, more: str = "", did: bool = True
+) -> tuple[str, str, str, bool | None]:
+    """The row of one kind of windows beside those in which nothing happens; not met unless something did."""
+    what, goal = f"p99 of a call, {kind}", "" if kind == "control again" else f"at most {MOST:.0%} beyond control"
+    if windows is None:
+        return what, goal, "not measured", None
+    control, one = windows["control"], windows[kind]
+    ratio = one["p99_us"] / control["p99_us"] - 1
+    text = f"{ratio:+.2%} ({one['p99_us']:.2f} us, {control['p99_us']:.2f} us; {one['calls']} calls; median "
+    text += f"{one['p50_us']:.2f} us, " + (f"99.9% {one['p999_us']:.2f} us, " if "p999_us" in one else "")
+    text += f"longest {one['max_us']:.0f} us){more}"
+    return what, goal, text, (ratio <= MOST and did) if goal else None
 
 
 def main() -> None:
