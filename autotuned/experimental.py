@@ -88,7 +88,7 @@ def _modelled(size: tuple[int, ...], dtype: torch.dtype, device: Any) -> torch.T
 
 
 def _new(x: torch.Tensor) -> torch.Tensor:
-    """A tensor of torch's, which the pool may keep beside its user."""
+    """Allocate with torch; the pool may also keep the tensor."""
     try:
         made = torch.empty_like(x)
     except torch.OutOfMemoryError:

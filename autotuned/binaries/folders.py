@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Shelf(NamedTuple):
-    """A config file and the compiled kernels beside it; it serves only those that its entries name."""
+    """A config file and the compiled kernels beside it; kernels that no entry names are not served."""
 
     path: str
     config: ConfigFile

@@ -44,7 +44,7 @@ def is_cut(value: Any) -> bool:
 
 
 def near(value: Any, wanted: Callable[[Any], bool]) -> Any:
-    """The nearest tensor for which `wanted` is true; None if there is none among the first objects."""
+    """The first tensor, breadth first, for which `wanted` is true; None if the search ends without one."""
     found = (tensor for tensor in _walk(value, deque.popleft, NEAR, FIRST) if tensor is not _CUT)
     return next(filter(wanted, found), None)
 

@@ -101,7 +101,7 @@ def under(found: TuningRecord, identity: str) -> Conditions:
 
 
 def ranked_lists(provenance: Mapping[str, Json]) -> list[str]:
-    """Digests of the lists of which enough was measured, as another device's times tell."""
+    """Digests of lists whose search was shortened by another device's times."""
     searched: Json = provenance.get("space")
     lists = searched.get("lists") if isinstance(searched, dict) else None
     return [one for one in lists if isinstance(one, str)] if isinstance(lists, list) else []

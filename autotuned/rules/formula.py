@@ -89,7 +89,7 @@ class Predictor:
         self._parts = [(waves.index((tiling, processors)), product) for tiling, processors, product in parts]
 
     def fastest(self, values: Sequence[int]) -> tuple[int, float]:
-        """The config with the least predicted time, the first of several, and the microseconds; inf for no number."""
+        """The first config with the least predicted time, and that time in microseconds; inf without a prediction."""
         products, waves = [], [1]
         for places in self._products:
             product = 1

@@ -265,7 +265,7 @@ class Rule(Frozen):
         return self.fastest(values)[0] if leaf.config is None else leaf.config
 
     def fastest(self, values: Values) -> tuple[int | None, float]:
-        """The config with the least predicted time, and the microseconds; None and inf if there is no such number."""
+        """The config with the least predicted time, and that time in us; None and inf without a prediction."""
         config, us = self._predictor.fastest(values)
         return (config if us < math.inf else None), us
 

@@ -141,7 +141,7 @@ class Part:
 def split(
     values: Mapping[str, Sequence[object]], constraints: Sequence[Bound], first: Sequence[Point] = ()
 ) -> list[Part]:
-    """The parts of a space, of which `first` may be members.
+    """Split a space into independent parts; points of `first` that satisfy the constraints are known members.
 
     Raises:
         SpaceError: Constraints leave a part empty; names them.

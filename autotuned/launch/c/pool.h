@@ -34,7 +34,7 @@ static Layout pool[POOL_LAYOUTS];
 static int64_t pool_held;          /* bytes */
 static uint64_t pool_allowed[2];   /* bits of the dispatcher's state that leave `torch.empty_like` what it is */
 static PyObject *pool_modes[2];    /* strong; callables that say false: function modes, deterministic algorithms */
-static __thread const uint64_t *dispatch_state; /* this thread's; NULL until it is asked for, or where there is none */
+static __thread const uint64_t *dispatch_state; /* of this thread; NULL until first asked for, or if it has none */
 
 static void *impl_of(PyObject *x) { void *impl; memcpy(&impl, (char *)x + sizeof(PyObject), sizeof impl); return impl; }
 static void *part_of(void *impl, int where) { void *part; memcpy(&part, (char *)impl + where, sizeof part); return part; }
@@ -157,8 +157,8 @@ static void pool_drop_marked(void) {
     }
 }
 
-/* hot path. Whether a tensor is what it was when torch had made it, and held by its Python object alone: no weak
- * reference, and the bytes of before, of which the first ones say where the others lie. */
+/* hot path. Whether a tensor is as torch made it, and only its Python object holds it: no weak reference, and the
+ * same bytes as then; the first of them say where the others lie. */
 static int pool_unchanged(const Pooled *one) {
   PyObject *x = one->tensor, *weak;
   memcpy(&weak, (char *)x + tensor_type->tp_weaklistoffset, sizeof weak);
@@ -190,7 +190,7 @@ static PyObject *pool_take(PyObject *module, PyObject *x) {
   Py_RETURN_NONE;
 }
 
-/* pool_give(x, made): keep what `torch.empty_like(x)` has just made, beside whoever gets it; whether. */
+/* pool_give(x, made): also keep what `torch.empty_like(x)` has just made; returns whether it is kept. */
 static PyObject *pool_give(PyObject *module, PyObject *args) {
   PyObject *x, *made;
   uint64_t word[POOL_WORDS];
