@@ -31,7 +31,7 @@ def keeper(folder: Path) -> Callable[[Callable[..., str]], Callable[..., str]]:
             **more: Any,
         ) -> str:  # fmt: skip
             made = Path(srcdir) / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
-            path = folder / f"{_digest(made.name, Path(src).read_bytes(), [*flags, more])}{binaryfile.SUFFIX}"
+            path = folder / f"{_digest(made.name, disk.read_bytes(Path(src)), [*flags, more])}{binaryfile.SUFFIX}"
             if not launcher.builds_by_itself() or not _found(path, made):
                 made = Path(original(name, src, srcdir, library_dirs, include_dirs, *flags, **more))
                 _keep(path, made)
@@ -53,7 +53,7 @@ def _found(path: Path, made: Path) -> bool:
         data = disk.read_bytes(path)
         code = disk.inflate(data[_HASH_BYTES:], _MOST_BYTES)
         if hashlib.sha256(code).digest() != data[:_HASH_BYTES]:
-            raise ValueError("its hash is another one")
+            raise ValueError(f"expected its hash, got {hashlib.sha256(code).hexdigest()}")
         made.write_bytes(code)
         ctypes.CDLL(str(made))  # of a newer C library, for example, it could not
         disk.touch(path)
@@ -68,7 +68,7 @@ def _found(path: Path, made: Path) -> bool:
 def _keep(path: Path, made: Path) -> None:
     """Store a library; a failure only costs the next start a C compiler."""
     try:
-        code = made.read_bytes()
+        code = disk.read_bytes(made, _MOST_BYTES)
         disk.write_bytes(path, hashlib.sha256(code).digest() + zlib.compress(code))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         log.debug("%s is not kept: %s", made.name, error)
