@@ -31,7 +31,6 @@ TIE = math.log1p(TIE_BAND)
 # whole searches up to 0.39%, and on an H200 up to 0.56%. Where the error of the difference is below `PARTED`, a tie is
 # little more than `NEAR`; two of which it would stay above `TOO_COARSE` are not sampled further.
 PART_ERRORS, MOST_PARTED, PART_BUDGET_S, PARTED, TOO_COARSE = 2.5, 1200, 0.12, 0.00075, 0.0012
-MOST_APART = 0.003  # where they are closer by two standard errors, either may win
 NOISY = 0.05  # a choice is noisy if the middle 60% of the winner's samples spread over more than this, relative
 # The final duel: at most this many pairs, fewer once it is decided by this many standard errors.
 DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
@@ -312,7 +311,7 @@ def _part(rounds: Rounds, finalists: Sequence[Trial], untuned: int | None) -> No
         errors = [by.error(trial) for trial in pair]
         doubt = math.hypot(*errors)
         certain = abs(apart - _band(pair[0], untuned)) > PART_ERRORS * doubt
-        done = pair[0] is pair[1] or certain or doubt < PARTED or apart + 2 * doubt < MOST_APART
+        done = pair[0] is pair[1] or certain or doubt < PARTED or apart + 2 * doubt < TIE_BAND
         count = max(FINAL_ROUND, LAST_ROUND // pair[0].launches, len(pair[0].samples_us) // 4)
         if done or not any(map(_may_part, pair, errors)) or not rounds.run(_open(pair), count):
             break
