@@ -145,14 +145,14 @@ class Server:
     def look(self, call: Call, part: Json, context: Mapping[str, Json], live: Candidates, needed: Conditions) -> Look:
         """The choice of an entry with a binary for the call (`part` of its key), whatever toolchain measured it."""
         device = self._tunable.device(call)
-        shelves, text = self.shelves(device), canonical(part)
+        shelves = self.shelves(device)
         if not shelves:
             return Look(None, "absent")
         if why := specialization.changes_code(self.jit):
             return Look(None, "absent", why)
         code, seen = self._code_of(call, device), Look(None, "absent", "none for this call and code")
         for shelf in shelves if code is not None else ():
-            for entry in self._entries(shelf, text, context):
+            for entry in self._entries(shelf, part, context):
                 config, lack = live.get(entry.identity), conditions.lack(entry.conditions, needed)
                 if config is None:
                     seen = Look(None, "config gone", mismatch.misfit(entry.config, live), shelf.path)
@@ -165,7 +165,7 @@ class Server:
                     return seen.replace(choice=note)
         return seen
 
-    def _entries(self, shelf: Shelf, call: str, context: Mapping[str, Json]) -> list[Entry]:
+    def _entries(self, shelf: Shelf, part: Json, context: Mapping[str, Json]) -> list[Entry]:
         """Entries with binaries for a call, in all contexts that differ at most in the toolchain."""
         if shelf.config.device_json != context["device"]:
             return []
@@ -173,7 +173,7 @@ class Server:
         if of is not context:
             ours = _without_toolchain(context, toolchain.version())
             self._latest_context = context, ours
-        found = shelf.config.in_all_contexts(call)
+        found = shelf.config.in_all_contexts(part)
         return [entry for theirs, entry in found if entry.binaries and _rest(shelf.config, theirs) == ours]
 
     def has_any(self, call: Call) -> bool:
