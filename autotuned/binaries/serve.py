@@ -285,23 +285,26 @@ class Server:
 
     # -- launching -----------------------------------------------------------------------------------------------
 
-    def launch(self, call: Call, config: Any, binary: Loaded) -> Any:
-        """Launch a binary for a call; returns the kernel, as Triton's launch does."""
-        arguments, grid = self.ordered(call, config), call.grid
+    def sized(self, call: Call, config: Any) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """All parameters of the Triton function, in order, and the sizes of the grid, asked with them if callable."""
+        everything, grid = self._tunable.everything(call, config), call.grid
+        arguments = {p.name: everything.get(p.name, p.default) for p in self._tunable.parameters}
         try:
             sizes = grid(arguments) if callable(grid) else grid
-            device = toolchain.current_device()
-            binary.launch(tuple(size.__index__() for size in sizes), toolchain.stream_getter()(device),
-                          tuple(arguments.values()))  # fmt: skip
+            return arguments, tuple([size.__index__() for size in sizes])
         except Exception as error:
             refuse_grid(grid, arguments, self._tunable.name, error)
             raise
-        return binary
 
-    def ordered(self, call: Call, config: Any) -> dict[str, Any]:
-        """All parameters of the Triton function, in order."""
-        everything = self._tunable.everything(call, config)
-        return {p.name: everything.get(p.name, p.default) for p in self._tunable.parameters}
+    def launch(self, arguments: Mapping[str, Any], sizes: tuple[int, ...], binary: Loaded) -> Any:
+        """Launch a binary with what `sized` returned; returns the kernel, as Triton's launch does."""
+        stream = toolchain.stream_getter()(toolchain.current_device())
+        try:
+            binary.launch(sizes, stream, tuple(arguments.values()))
+        except Exception as error:
+            refuse_grid(sizes, arguments, self._tunable.name, error)
+            raise
+        return binary
 
     def launching(self, bound: Callable[[tuple[Any, ...], Any], Call], config: Any, otherwise: Any) -> Any:
         """A launch that looks up a binary each time, for the call that `bound` makes, and falls back on `otherwise`."""
@@ -309,7 +312,7 @@ class Server:
         def run(values: tuple[Any, ...], grid: Any) -> Any:
             call = bound(values, grid)
             binary = self.load(call, config)
-            return otherwise(values, grid) if binary is None else self.launch(call, config, binary)
+            return otherwise(values, grid) if binary is None else self.launch(*self.sized(call, config), binary)
 
         return run
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from itertools import takewhile
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
@@ -87,6 +88,7 @@ class Tuner:
         self.chooser = Chooser(tunable, options, self._learn, on_written)
         self.on_choice, self._pinned = on_choice, pinned
         self.bind_failed = False
+        self._compared: set[Any] = set()  # kinds of launches in C that the twin agreed with
         self.misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
@@ -261,11 +263,38 @@ class Tuner:
         if before is not None:
             before(values)
         start = time.perf_counter()
+        binary = self.chooser.shipped.load(call, choice)
+        if binary is not None and before is None and not call.has_descriptors:
+            return self._launch_bound(chosen, binary, start)
         memory = self._compiled_for(values)
-        result = self._first_launch(call, choice)
+        result = self._first_launch(call, choice, binary)
         if self._compiled_for(values) == memory:  # else the grid changed it: a later call is bound
             self._bind(chosen, before, result, start)
         return result
+
+    def _launch_bound(self, chosen: Chosen, binary: Any, start: float) -> Any:
+        """Bind a shipped binary, and launch what is bound: what guards later launches guards the first.
+
+        Raises:
+            RefusedError: Choose another config.
+        """
+        call, choice, server = chosen.call, chosen.choice, self.chooser.shipped.server
+        values, in_c = tuple(call.arguments.values()), launcher.in_c(self.launcher)
+        arguments, sizes = server.sized(call, choice.config)
+        if callable(call.grid):  # which may have changed what the binary is for
+            binary = self.chooser.shipped.load(call, choice)
+            if binary is None:
+                return self._first_launch(call, choice, None)
+        same = not callable(call.grid) or all(map(is_, map(arguments.get, call.arguments), values))
+        try:
+            is_bound = self._bind(chosen, None, binary, start) and in_c is not None and same and min(sizes) > 0
+            launched = in_c.launch(values, sizes) if is_bound else None
+            return server.launch(arguments, sizes, binary) if launched is None else launched
+        except Exception as error:
+            self.launcher.clear()
+            if failures.is_refusal(error):
+                raise RefusedError(error) from error
+            raise
 
     @property
     def _is_bindable(self) -> bool:
@@ -292,24 +321,25 @@ class Tuner:
             return None  # checked here, so that `bound` is imported after the first launch
         return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
-    def _bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> None:
-        """Add the launch to the table; compiling began at `start` on `time.perf_counter`."""
+    def _bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> bool:
+        """Add the launch to the table; whether it is there. Compiling began at `start` on `time.perf_counter`."""
         launched, call = time.perf_counter(), chosen.call
         if isinstance(self.tunable, TunableKernel):
             _watch_environment()
-        if chosen.choice.lasting and not call.options and tuple(call.arguments) == self.names:
+        is_bound = chosen.choice.lasting and not call.options and tuple(call.arguments) == self.names
+        if is_bound:
             self._count_exactly()
-            self._put(chosen, before, result)
+            is_bound = self._put(chosen, before, result)
         self.chooser.state.compile_s += launched - start
         self.chooser.state.bind_s += time.perf_counter() - launched
+        return is_bound
 
-    def _put(self, chosen: Chosen, before: bound.Prologue | None, result: Any) -> None:
-        call = chosen.call
+    def _put(self, chosen: Chosen, before: bound.Prologue | None, result: Any) -> bool:
+        call, device = chosen.call, kernel.current_device() if self._is_bindable else None
         try:
-            ready = self._bound(call, chosen.choice.config, before, result)
+            ready = self._bound(call, chosen.choice.config, before, result, device)
         except compiled.EvictedError:  # by user code within the launch: a later call is bound
-            return
-        device = kernel.current_device() if self._is_bindable else None
+            return False
         ready = self._used(ready, self.chooser.state.kept(chosen, device))
         values = tuple(call.arguments.values())
         in_c = launcher.in_c(self.launcher)
@@ -317,10 +347,15 @@ class Tuner:
         if is_bound and chosen.choice.origin is Origin.RULE:
             self.unseen = self.unseen or unseen.Families(self)
             self.unseen.add(call, ready)
-        if not is_bound or in_c is None or ready.twin is None:
-            return
-        if wrong := ready.twin.differences(values, call.grid, in_c.passed(values, call.grid)):
+        if not is_bound or in_c is None or ready.twin is None or ready.direct is None:
+            return is_bound
+        compared = ready.direct[4:6], tuple(map(type, values))  # the kinds of parameters and attributes
+        if compared in self._compared:
+            return True
+        self._compared.add(compared)
+        if wrong := ready.twin().differences(values, call.grid, in_c.passed(values, call.grid)):
             verify.turn_c_off(self, wrong)
+        return not wrong
 
     def _used(self, ready: bound.Bound, use: Chosen | None) -> bound.Bound:
         """A launch for the table: recorded, and with what it was chosen for."""
@@ -334,7 +369,8 @@ class Tuner:
         call, config = chosen.call, chosen.choice.config
         with self._asked(chosen):
             result = self._compiled(call, chosen.choice)
-        return self._used(self._bound(call, config, self._prologue(call, config), result), chosen)
+        device = kernel.current_device() if self._is_bindable else None
+        return self._used(self._bound(call, config, self._prologue(call, config), result, device), chosen)
 
     def _compiled(self, call: Call, choice: Choice) -> Any:
         """Compile and load.
@@ -349,27 +385,29 @@ class Tuner:
                 raise
             raise RefusedError(error) from error
 
-    def _first_launch(self, call: Call, choice: Choice) -> Any:
-        """Launch; a config measured elsewhere may be refused before the kernel runs.
+    def _first_launch(self, call: Call, choice: Choice, binary: Any) -> Any:
+        """Launch, with a shipped binary or None to compile; a config measured elsewhere may be refused before the kernel runs.
 
         Raises:
             RefusedError: Choose another config. Later faults are raised as they are.
         """
-        binary = self.chooser.shipped.load(call, choice)
         if binary is None and choice.origin not in MEASURED:
             return self.tunable.launch(call, choice.config)
         if binary is None:
             self._compiled(call, choice)
         try:
             if binary is not None:
-                return self.chooser.shipped.server.launch(call, choice.config, binary)
+                server = self.chooser.shipped.server
+                return server.launch(*server.sized(call, choice.config), binary)
             return self.tunable.launch(call, choice.config)
         except Exception as error:
             if failures.is_refusal(error):
                 raise RefusedError(error) from error
             raise
 
-    def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
+    def _bound(
+        self, call: Call, config: Any, before: bound.Prologue | None, result: Any, device: int | None
+    ) -> bound.Bound:
         tunable = self.tunable
         if not isinstance(tunable, TunableKernel):
             return bound.Bound(config, bound.host_call(tunable, self.names, config), before)
@@ -377,11 +415,11 @@ class Tuner:
         by_triton = bound.through_triton(tunable, self.names, config)
         if hasattr(result, "variant"):  # a shipped binary: other calls may need another one
             by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
-        if self._is_bindable and not self.bind_failed and launcher.binds_directly():
+        if device is not None and not self.bind_failed and launcher.binds_directly():
             try:
                 asks = bool(self.options.spec.buckets or self.options.spec.functions)
                 made = bound.Bound(config, by_triton, before, by_triton, again)
-                return direct.direct(made, tunable, call, result, asks)
+                return direct.direct(made, tunable, call, result, asks, device)
             except compiled.UnbindableError as error:
                 self.bind_failed = True
                 message = "`%s` cannot be launched directly (%s); Triton's own launch is used from now on."
