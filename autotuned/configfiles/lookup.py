@@ -148,8 +148,8 @@ def generation() -> int:
 
 def state() -> tuple[Any, ...]:
     """A value that stays equal while the same folders are searched and nothing must be read again."""
-    told = (*env.config_path(), *(folder.path for folder in _registered))
-    return _generation, *map(str, told), *map(id, _packages.values())
+    paths = [str(folder.path) for folder in _registered]
+    return _generation, env.config_path_setting(), *paths, *map(id, _packages.values())
 
 
 def folders() -> Iterator[Folder]:

@@ -52,9 +52,12 @@ class Bound:
         self.fallback, self.again, self.use = fallback, again, None
         self.launch_by(run, None, None)
 
-    def launch_by(
-        self, run: Run, direct: tuple[Any, ...] | None, twin: Callable[[], driver_call.Twin] | None
-    ) -> None:
+    @property
+    def device(self) -> int | None:
+        """Index of the GPU of direct launches; None without them."""
+        return self.direct[18] if self.direct is not None else None
+
+    def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: Callable[[], driver_call.Twin] | None) -> None:
         """Change how it launches."""
         self.run = run if self.before is None else _both(self.before, run)
         self.direct, self.twin = direct, twin

@@ -31,13 +31,13 @@ class Filled(Frozen):
     constants: Mapping[str, Any]
 
 
-def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool, device: int) -> Bound:
+def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -> Bound:
     """Launch the compiled kernel directly, and through Triton, as `made` does so far, whenever its guards fail.
 
-    `asks` tells whether the look-up runs user code: buckets, key callables; `device` is the current one. Raises
-    EvictedError or UnbindableError if the kernel cannot be launched directly.
+    `asks` tells whether the look-up runs user code: buckets, key callables. Raises EvictedError or UnbindableError if
+    the kernel cannot be launched directly.
     """
-    arguments, before = call.arguments, made.before
+    arguments, before, device = call.arguments, made.before, kernel.current_device()
     names, described = tuple(arguments), call.has_descriptors
     constants, is_hooked = _constants(tunable, names, made.config), before is not None or asks
     fallback, memory = made.fallback, memory_test(names, tuple(arguments.values()))

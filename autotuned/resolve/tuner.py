@@ -11,15 +11,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from itertools import takewhile
-from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
 from autotuned._startup import later
-from autotuned.errors import AutotunedError, SealedError
+from autotuned.errors import AutotunedError
 from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import active
+from autotuned.resolve import active, first
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError, may_be_sealed, note_tuned
 from autotuned.store.choice import Choice, Origin
@@ -265,36 +264,12 @@ class Tuner:
         start = time.perf_counter()
         binary = self.chooser.shipped.load(call, choice)
         if binary is not None and before is None and not call.has_descriptors:
-            return self._launch_bound(chosen, binary, start)
+            return first.launch_bound(self, chosen, binary, start)
         memory = self._compiled_for(values)
-        result = self._first_launch(call, choice, binary)
+        result = first.launch(self, call, choice, binary)
         if self._compiled_for(values) == memory:  # else the grid changed it: a later call is bound
-            self._bind(chosen, before, result, start)
+            self.bind(chosen, before, result, start)
         return result
-
-    def _launch_bound(self, chosen: Chosen, binary: Any, start: float) -> Any:
-        """Bind a shipped binary, and launch what is bound: what guards later launches guards the first.
-
-        Raises:
-            RefusedError: Choose another config.
-        """
-        call, choice, server = chosen.call, chosen.choice, self.chooser.shipped.server
-        values, in_c = tuple(call.arguments.values()), launcher.in_c(self.launcher)
-        arguments, sizes = server.sized(call, choice.config)
-        if callable(call.grid):  # which may have changed what the binary is for
-            binary = self.chooser.shipped.load(call, choice)
-            if binary is None:
-                return self._first_launch(call, choice, None)
-        same = not callable(call.grid) or all(map(is_, map(arguments.get, call.arguments), values))
-        try:
-            is_bound = self._bind(chosen, None, binary, start) and in_c is not None and same and min(sizes) > 0
-            launched = in_c.launch(values, sizes) if is_bound else None
-            return server.launch(arguments, sizes, binary) if launched is None else launched
-        except Exception as error:
-            self.launcher.clear()
-            if failures.is_refusal(error):
-                raise RefusedError(error) from error
-            raise
 
     @property
     def _is_bindable(self) -> bool:
@@ -311,8 +286,8 @@ class Tuner:
         if config.pre_hook is not None:  # it may affect the compilation, as by a descriptor's block shape
             config.pre_hook(call.full(config))
         start = time.perf_counter()
-        compiled = self._compiled(call, choice)
-        self._bind(chosen, self._prologue(call, config), compiled, start)
+        compiled = first.compiled(self, call, choice)
+        self.bind(chosen, self._prologue(call, config), compiled, start)
         return config
 
     def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
@@ -321,7 +296,7 @@ class Tuner:
             return None  # checked here, so that `bound` is imported after the first launch
         return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
-    def _bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> bool:
+    def bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> bool:
         """Add the launch to the table; whether it is there. Compiling began at `start` on `time.perf_counter`."""
         launched, call = time.perf_counter(), chosen.call
         if isinstance(self.tunable, TunableKernel):
@@ -335,11 +310,12 @@ class Tuner:
         return is_bound
 
     def _put(self, chosen: Chosen, before: bound.Prologue | None, result: Any) -> bool:
-        call, device = chosen.call, kernel.current_device() if self._is_bindable else None
+        call = chosen.call
         try:
-            ready = self._bound(call, chosen.choice.config, before, result, device)
+            ready = self._bound(call, chosen.choice.config, before, result)
         except compiled.EvictedError:  # by user code within the launch: a later call is bound
             return False
+        device = ready.device if ready.device is not None or not self._is_bindable else kernel.current_device()
         ready = self._used(ready, self.chooser.state.kept(chosen, device))
         values = tuple(call.arguments.values())
         in_c = launcher.in_c(self.launcher)
@@ -352,7 +328,8 @@ class Tuner:
         compared = ready.direct[4:6], tuple(map(type, values))  # the kinds of parameters and attributes
         if compared in self._compared:
             return True
-        self._compared.add(compared)
+        if len(self._compared) < MOST_COMPARED:
+            self._compared.add(compared)
         if wrong := ready.twin().differences(values, call.grid, in_c.passed(values, call.grid)):
             verify.turn_c_off(self, wrong)
         return not wrong
@@ -368,58 +345,22 @@ class Tuner:
         """Bind what is bound to another choice: compile or load it now, without adding it to the table."""
         call, config = chosen.call, chosen.choice.config
         with self._asked(chosen):
-            result = self._compiled(call, chosen.choice)
-        device = kernel.current_device() if self._is_bindable else None
-        return self._used(self._bound(call, config, self._prologue(call, config), result, device), chosen)
+            result = first.compiled(self, call, chosen.choice)
+        return self._used(self._bound(call, config, self._prologue(call, config), result), chosen)
 
-    def _compiled(self, call: Call, choice: Choice) -> Any:
-        """Compile and load.
-
-        Raises:
-            RefusedError: A config measured elsewhere does not compile here: choose another.
-        """
-        try:
-            return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
-        except Exception as error:
-            if isinstance(error, SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
-                raise
-            raise RefusedError(error) from error
-
-    def _first_launch(self, call: Call, choice: Choice, binary: Any) -> Any:
-        """Launch, with a shipped binary or None to compile; a config measured elsewhere may be refused before the kernel runs.
-
-        Raises:
-            RefusedError: Choose another config. Later faults are raised as they are.
-        """
-        if binary is None and choice.origin not in MEASURED:
-            return self.tunable.launch(call, choice.config)
-        if binary is None:
-            self._compiled(call, choice)
-        try:
-            if binary is not None:
-                server = self.chooser.shipped.server
-                return server.launch(*server.sized(call, choice.config), binary)
-            return self.tunable.launch(call, choice.config)
-        except Exception as error:
-            if failures.is_refusal(error):
-                raise RefusedError(error) from error
-            raise
-
-    def _bound(
-        self, call: Call, config: Any, before: bound.Prologue | None, result: Any, device: int | None
-    ) -> bound.Bound:
+    def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         tunable = self.tunable
         if not isinstance(tunable, TunableKernel):
             return bound.Bound(config, bound.host_call(tunable, self.names, config), before)
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
         by_triton = bound.through_triton(tunable, self.names, config)
-        if hasattr(result, "variant"):  # a shipped binary: other calls may need another one
+        if is_shipped := hasattr(result, "variant"):  # other calls may need another one
             by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
-        if device is not None and not self.bind_failed and launcher.binds_directly():
+        if self._is_bindable and not self.bind_failed and (is_shipped or launcher.binds_directly()):
             try:
                 asks = bool(self.options.spec.buckets or self.options.spec.functions)
                 made = bound.Bound(config, by_triton, before, by_triton, again)
-                return direct.direct(made, tunable, call, result, asks, device)
+                return direct.direct(made, tunable, call, result, asks)
             except compiled.UnbindableError as error:
                 self.bind_failed = True
                 message = "`%s` cannot be launched directly (%s); Triton's own launch is used from now on."
@@ -442,7 +383,7 @@ class Tuner:
         self.launcher.clear()
 
 
-MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.RULE, Origin.NEAREST, Origin.SEARCH)
+MOST_COMPARED = 256  # kinds of launches to remember: they keep the types of arguments alive
 
 
 def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:
