@@ -91,16 +91,18 @@ def imported(name: str) -> Any:
     """A module, imported without garbage collections if they are on.
 
     All that an import makes stays. Ten collections would look at it, one of them also at what torch and Triton made
-    before: 2 of 17 ms until a stored choice's first launch (Python 3.11).
+    before: 2 of 17 ms until a stored choice's first launch (Python 3.11). By the threshold, so that `gc.disable()` of
+    another thread holds.
     """
     # `__import__`, since `importlib.import_module` takes 17 calls of Python for a module that is there.
-    if name in sys.modules or not gc.isenabled():
+    if name in sys.modules or not (gc.isenabled() and (threshold := gc.get_threshold())[0]):
         return __import__(name, None, None, ("",))
-    gc.disable()
+    gc.set_threshold(0)
     try:
         return __import__(name, None, None, ("",))
     finally:
-        gc.enable()
+        if not gc.get_threshold()[0]:
+            gc.set_threshold(*threshold)
 
 
 class Later(ModuleType):

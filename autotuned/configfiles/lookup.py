@@ -6,6 +6,7 @@ import heapq
 import importlib.resources
 import itertools
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
@@ -94,8 +95,8 @@ def register_configs(
 ) -> None:
     """Serve the config files of an application.
 
-    Later registrations are searched first; all of them after `AUTOTUNED_CONFIG_PATH`, and before the packages of the
-    entry-point group `autotuned.configs` and this package's own files.
+    The latest is searched first, and replaces an earlier one of the same folder. All come after
+    `AUTOTUNED_CONFIG_PATH`, and before the entry-point group `autotuned.configs` and this package's own files.
 
     Args:
         source: A package ("mypkg.tuned", read with importlib.resources, also from a zip) or a folder.
@@ -112,7 +113,9 @@ def register_configs(
     if not folder.is_dir():
         folder = _package_folder(str(source))
         _say_if_empty(folder, str(source))
-    _registered.insert(0, Folder(folder, actions, binaries))
+    place = os.path.realpath(str(folder))
+    others = (other for other in _registered if os.path.realpath(str(other.path)) != place)
+    _registered[:] = [Folder(folder, actions, binaries), *others]
     forget_files()
 
 

@@ -78,8 +78,9 @@ def find(
     return None
 
 
-def _look_at_record(key: Key, candidates: Candidates, needed: Conditions) -> Look:
-    found, seen = records.look_up(key)
+def look_at_record(key: Key, candidates: Candidates, needed: Conditions, below: Path | None = None) -> Look:
+    """The choice of a record, in the cache folder or another one like it."""
+    found, seen = records.look_up(key, below)
     if found is None:
         return seen
     if found.winner is not None and not conditions.restore_covers(found.conditions.restore, needed.restore):
@@ -149,7 +150,7 @@ def best(found: TuningRecord, candidates: Candidates, needed: Conditions) -> str
 def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:
     """Places for the same call in the same context, in order; see `places`."""
     return (
-        (Origin.STORE, lambda key, candidates: _look_at_record(key, candidates, needed)),
+        (Origin.STORE, lambda key, candidates: look_at_record(key, candidates, needed)),
         (Origin.FILE, lambda key, candidates: lookup.look_exact(key, candidates, needed)),
     )
 

@@ -251,9 +251,9 @@ def checked_names(label: str, given: Any, known: Sequence[str], kernel: str) -> 
     if given is None:
         return None
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise DecorationError(
-            f"`{kernel}`: {label}: expected a list of argument names, got {given!r:.60}. Write {label}=[{given!r:.60}]."
-        )
+        name = getattr(given, "__name__", "f") if callable(given) else f"{given!r:.60}"
+        text = f"expected a list of argument names, got {given!r:.60}. Write {label}=[{name.replace('<lambda>', 'f')}]."
+        raise DecorationError(f"`{kernel}`: {label}: {text}")
     names = [name for name in given if not (label == "key" and callable(name))]
     for name in names:
         if not isinstance(name, str) or name not in known:

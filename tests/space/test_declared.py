@@ -161,6 +161,19 @@ def test_a_pruner_that_leaves_none_is_an_error():
         f(1)
 
 
+def test_a_pruner_may_make_its_configs_anew_but_adds_none_to_a_space():
+    def doubled(configs, named, **rest):
+        equal = [Config(dict(config.kwargs)) for config in configs if config.kwargs["a"] <= 32]
+        return [*equal, Config({"a": 64, "b": 32, "c": 7})]
+
+    f = tuned(space(), prune_configs_by={"early_config_prune": doubled})
+    f(1)
+    assert values(f.best_config) == (32, 32, 0) and all(a <= 32 for a, _, _ in f.table.asked)
+    new = tuned(space(), prune_configs_by={"early_config_prune": lambda configs, named, **rest: [Config({"a": 3})]})
+    with pytest.raises(PruningError, match="a pruner adds no configs to a space"):
+        new(2)
+
+
 def test_default_is_in_the_race_and_may_be_no_member():
     f = tuned(space(where=[lambda a, b: a < b]), default=Config({"a": 64, "b": 32, "c": 0}))
     with autotuned.mode("search"):
