@@ -74,7 +74,7 @@ def outlined(value: Any) -> Any:
     """An argument without its tensors' memory, also inside tuples and descriptors."""
     if type(value) in PLAIN:
         return value
-    if is_tensor_type(type(value)):  # type: ignore[arg-type]  # see key.py
+    if is_tensor_type(type(value)):
         return Outline(value)
     if isinstance(value, tuple):
         items = [outlined(item) for item in value]
