@@ -33,9 +33,9 @@ def root() -> Path:
     return disk.cache_dir(env.cache_dir_setting())
 
 
-def schema_folder() -> Path:
-    """The folder of this schema's records."""
-    return root() / f"v{record.SCHEMA}"
+def schema_folder(below: Path | None = None) -> Path:
+    """The folder of this schema's records, in the cache folder or another one."""
+    return (root() if below is None else below) / f"v{record.SCHEMA}"
 
 
 def records_in(path: Path) -> Path:
@@ -54,9 +54,9 @@ def _kernel_folder(below: Path, kernel: str) -> Path:
     return below / f"v{record.SCHEMA}" / file_stem(kernel)
 
 
-def record_path(key: Key) -> Path:
-    """The record of a key."""
-    return kernel_folder(key.kernel) / f"{key.digest}.json"
+def record_path(key: Key, below: Path | None = None) -> Path:
+    """The record of a key, in the cache folder or another one."""
+    return _kernel_folder(root() if below is None else below, key.kernel) / f"{key.digest}.json"
 
 
 def journal_path(key: Key) -> Path:

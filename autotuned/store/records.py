@@ -96,9 +96,13 @@ def inspect(path: Path) -> tuple[TuningRecord | None, Look]:
         return None, Look(None, "damaged", str(error), where)
 
 
-def look_up(key: Key) -> tuple[TuningRecord | None, Look]:
-    """Read the record of a key, or say why it cannot be; changes and logs nothing."""
-    found, seen = inspect(layout.record_path(key))
+def look_up(key: Key, below: Path | None = None) -> tuple[TuningRecord | None, Look]:
+    """Read the record of a key, or say why it cannot be; changes and logs nothing.
+
+    Args:
+        below: A folder laid out like the cache folder; None for the cache folder.
+    """
+    found, seen = inspect(layout.record_path(key, below))
     if found is not None and found.key != key:
         return None, Look(None, "damaged", "it holds the record of another key", seen.path)
     return found, seen
