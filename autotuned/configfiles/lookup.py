@@ -27,7 +27,7 @@ from autotuned.store import conditions
 from autotuned.store.choice import Candidates, Choice, Look, Origin
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.tunable import mismatch
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
@@ -151,8 +151,8 @@ def generation() -> int:
 
 def state() -> tuple[Any, ...]:
     """A value that stays equal while the same folders are searched and nothing must be read again."""
-    told = (*env.config_path(), *(folder.path for folder in _registered))
-    return _generation, *map(str, told), *map(id, _packages.values())
+    paths = [str(folder.path) for folder in _registered]
+    return _generation, env.config_path_setting(), *paths, *map(id, _packages.values())
 
 
 def folders() -> Iterator[Folder]:
@@ -376,10 +376,9 @@ def _why_not(offer: Offer, candidates: Candidates, lack: str) -> str:
 
 def _ladder(key: Key) -> list[Offer]:
     """Entries for the call in other contexts, best first."""
-    call = canonical(key.call)
     offers = []
     for held in files_for(key):
-        for context, entry in held.file.in_all_contexts(call):
+        for context, entry in held.file.in_all_contexts(key.call):
             verdict = held.judge(key, context)
             if verdict is not None and verdict.notes:  # without notes it is the same context
                 offers.append(Offer((verdict.rank, held.number), verdict, entry, context, held, verdict.words))

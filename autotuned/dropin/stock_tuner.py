@@ -90,7 +90,10 @@ class Seed:
 
     def key_of_kept(self, keys: Sequence[str], configs: Sequence[Any], call: Call) -> Key | None:
         """The same with the launch interface in the place of the toolchain, as kept binaries are matched."""
-        context = {**self._context.without_toolchain(call), "interface": fingerprint.launch_interface()}
+        context = {
+            **self._context.without_toolchain(self.tunable.device(call)),
+            "interface": fingerprint.launch_interface(),
+        }
         key = Key(self.tunable.name, self._part(keys, configs, call), context)
         return key if portable(key.to_json()) else None
 

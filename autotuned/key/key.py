@@ -357,15 +357,16 @@ def check_call(call: Json, where: str) -> dict[str, Json]:
     """Check the types of a call's tensors, values, absent arguments and options; RecordError if one is wrong."""
     found: dict[str, Json] = typed(call, dict, where)
     for part in ("tensors", "values", "options"):
-        if part in found:
+        if part in found and type(found[part]) is not dict:
             typed(found[part], dict, f"{where}.{part}")
-    texts(found.get("none", []), f"{where}.none")
+    if found.get("none", []) != []:
+        texts(found["none"], f"{where}.none")
     for name, tensor in found.get("tensors", {}).items():
         place = f"{where}.tensors.{name:.60}"
-        typed(tensor, dict, place)
+        fields = tensor if type(tensor) is dict else typed(tensor, dict, place)
         for field in ("dtype", "strides"):
-            if type(tensor.get(field)) is not str:
-                raise wrong(f"{place}.{field}", "str", tensor.get(field))
+            if type(fields.get(field)) is not str:
+                raise wrong(f"{place}.{field}", "str", fields.get(field))
         if "shape" in tensor:
             integers(tensor["shape"], f"{place}.shape", -INT64_MAX)  # a bucket may be any number
     return found

@@ -198,6 +198,7 @@ class Shipped:
 
     def __init__(self, tunable: Tunable, context: Context) -> None:
         self._tunable, self._context = tunable, context
+        self._latest_offered: tuple[Any, bool] = (None, False)
         self.possible = isinstance(tunable, TunableKernel) and not tunable.interpreted
 
     @cached_property
@@ -211,8 +212,12 @@ class Shipped:
         """Whether a folder may provide code for the kernel."""
         if not self.possible:
             return False
-        module = str(getattr(getattr(self._tunable, "function", None), "__module__", ""))
-        return any(folder.may_give_code(module) for folder in lookup.folders())
+        state, offered = self._latest_offered  # read once: another thread may replace it
+        if state is None or state != lookup.state():
+            module = str(getattr(getattr(self._tunable, "function", None), "__module__", ""))
+            offered = any(folder.may_give_code(module) for folder in lookup.folders())
+            self._latest_offered = lookup.state(), offered
+        return offered
 
     def may_be_first(self) -> bool:
         """Whether config files come first: there are binaries, and no record of the kernel."""
@@ -220,7 +225,8 @@ class Shipped:
 
     def look(self, call: Call, part: Json, live: Candidates, needed: Conditions) -> Look:
         """The choice of an entry with a binary, matched without the toolchain."""
-        return self.server.look(call, part, self._context.without_toolchain(call), live, needed)
+        device = self._tunable.device(call)
+        return self.server.look(call, device, part, self._context.without_toolchain(device), live, needed)
 
     def place(self, question: Question) -> Callable[[Key, Candidates], Look]:
         """The same as a place."""
@@ -228,7 +234,8 @@ class Shipped:
         def look(key: Key, live: Candidates) -> Look:
             if not self._offered:
                 return Look(None, "absent")
-            return self.server.look(question.call, key.call, key.context, live, question.needed)
+            device = self._tunable.device(question.call)
+            return self.server.look(question.call, device, key.call, key.context, live, question.needed)
 
         return look
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
 from autotuned._startup import later
-from autotuned.errors import AutotunedError, SealedError
+from autotuned.errors import AutotunedError
 from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import active
+from autotuned.resolve import active, first
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError, may_be_sealed, note_tuned
 from autotuned.store.choice import Choice, Origin
@@ -87,6 +87,7 @@ class Tuner:
         self.chooser = Chooser(tunable, options, self._learn, on_written)
         self.on_choice, self._pinned = on_choice, pinned
         self.bind_failed = False
+        self._compared: set[Any] = set()  # kinds of launches in C that the twin agreed with
         self.misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
@@ -261,10 +262,13 @@ class Tuner:
         if before is not None:
             before(values)
         start = time.perf_counter()
+        binary = self.chooser.shipped.load(call, choice)
+        if binary is not None and before is None and not call.has_descriptors:
+            return first.launch_bound(self, chosen, binary, start)
         memory = self._compiled_for(values)
-        result = self._first_launch(call, choice)
+        result = first.launch(self, call, choice, binary)
         if self._compiled_for(values) == memory:  # else the grid changed it: a later call is bound
-            self._bind(chosen, before, result, start)
+            self.bind(chosen, before, result, start)
         return result
 
     @property
@@ -282,8 +286,8 @@ class Tuner:
         if config.pre_hook is not None:  # it may affect the compilation, as by a descriptor's block shape
             config.pre_hook(call.full(config))
         start = time.perf_counter()
-        compiled = self._compiled(call, choice)
-        self._bind(chosen, self._prologue(call, config), compiled, start)
+        compiled = first.compiled(self, call, choice)
+        self.bind(chosen, self._prologue(call, config), compiled, start)
         return config
 
     def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
@@ -292,24 +296,26 @@ class Tuner:
             return None  # checked here, so that `bound` is imported after the first launch
         return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
-    def _bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> None:
-        """Add the launch to the table; compiling began at `start` on `time.perf_counter`."""
+    def bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> bool:
+        """Add the launch to the table; whether it is there. Compiling began at `start` on `time.perf_counter`."""
         launched, call = time.perf_counter(), chosen.call
         if isinstance(self.tunable, TunableKernel):
             _watch_environment()
-        if chosen.choice.lasting and not call.options and tuple(call.arguments) == self.names:
+        is_bound = chosen.choice.lasting and not call.options and tuple(call.arguments) == self.names
+        if is_bound:
             self._count_exactly()
-            self._put(chosen, before, result)
+            is_bound = self._put(chosen, before, result)
         self.chooser.state.compile_s += launched - start
         self.chooser.state.bind_s += time.perf_counter() - launched
+        return is_bound
 
-    def _put(self, chosen: Chosen, before: bound.Prologue | None, result: Any) -> None:
+    def _put(self, chosen: Chosen, before: bound.Prologue | None, result: Any) -> bool:
         call = chosen.call
         try:
             ready = self._bound(call, chosen.choice.config, before, result)
         except compiled.EvictedError:  # by user code within the launch: a later call is bound
-            return
-        device = kernel.current_device() if self._is_bindable else None
+            return False
+        device = ready.device if ready.device is not None or not self._is_bindable else kernel.current_device()
         ready = self._used(ready, self.chooser.state.kept(chosen, device))
         values = tuple(call.arguments.values())
         in_c = launcher.in_c(self.launcher)
@@ -317,10 +323,16 @@ class Tuner:
         if is_bound and chosen.choice.origin is Origin.RULE:
             self.unseen = self.unseen or unseen.Families(self)
             self.unseen.add(call, ready)
-        if not is_bound or in_c is None or ready.twin is None:
-            return
-        if wrong := ready.twin.differences(values, call.grid, in_c.passed(values, call.grid)):
+        if not is_bound or in_c is None or ready.twin is None or ready.direct is None:
+            return is_bound
+        compared = ready.direct[4:6], tuple(map(type, values))  # the kinds of parameters and attributes
+        if compared in self._compared:
+            return True
+        if len(self._compared) < MOST_COMPARED:
+            self._compared.add(compared)
+        if wrong := ready.twin().differences(values, call.grid, in_c.passed(values, call.grid)):
             verify.turn_c_off(self, wrong)
+        return not wrong
 
     def _used(self, ready: bound.Bound, use: Chosen | None) -> bound.Bound:
         """A launch for the table: recorded, and with what it was chosen for."""
@@ -333,41 +345,8 @@ class Tuner:
         """Bind what is bound to another choice: compile or load it now, without adding it to the table."""
         call, config = chosen.call, chosen.choice.config
         with self._asked(chosen):
-            result = self._compiled(call, chosen.choice)
+            result = first.compiled(self, call, chosen.choice)
         return self._used(self._bound(call, config, self._prologue(call, config), result), chosen)
-
-    def _compiled(self, call: Call, choice: Choice) -> Any:
-        """Compile and load.
-
-        Raises:
-            RefusedError: A config measured elsewhere does not compile here: choose another.
-        """
-        try:
-            return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
-        except Exception as error:
-            if isinstance(error, SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
-                raise
-            raise RefusedError(error) from error
-
-    def _first_launch(self, call: Call, choice: Choice) -> Any:
-        """Launch; a config measured elsewhere may be refused before the kernel runs.
-
-        Raises:
-            RefusedError: Choose another config. Later faults are raised as they are.
-        """
-        binary = self.chooser.shipped.load(call, choice)
-        if binary is None and choice.origin not in MEASURED:
-            return self.tunable.launch(call, choice.config)
-        if binary is None:
-            self._compiled(call, choice)
-        try:
-            if binary is not None:
-                return self.chooser.shipped.server.launch(call, choice.config, binary)
-            return self.tunable.launch(call, choice.config)
-        except Exception as error:
-            if failures.is_refusal(error):
-                raise RefusedError(error) from error
-            raise
 
     def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         tunable = self.tunable
@@ -375,9 +354,9 @@ class Tuner:
             return bound.Bound(config, bound.host_call(tunable, self.names, config), before)
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
         by_triton = bound.through_triton(tunable, self.names, config)
-        if hasattr(result, "variant"):  # a shipped binary: other calls may need another one
+        if is_shipped := hasattr(result, "variant"):  # other calls may need another one
             by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
-        if self._is_bindable and not self.bind_failed and launcher.binds_directly():
+        if self._is_bindable and not self.bind_failed and (is_shipped or launcher.binds_directly()):
             try:
                 asks = bool(self.options.spec.buckets or self.options.spec.functions)
                 made = bound.Bound(config, by_triton, before, by_triton, again)
@@ -404,7 +383,7 @@ class Tuner:
         self.launcher.clear()
 
 
-MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.RULE, Origin.NEAREST, Origin.SEARCH)
+MOST_COMPARED = 256  # kinds of launches to remember: they keep the types of arguments alive
 
 
 def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:

@@ -48,10 +48,15 @@ def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
 
 
 class Compilation(Frozen):
-    """What Triton would compile for a launch: its hash in Triton's cache, and a function that compiles it."""
+    """What Triton would compile for a launch: its hash in Triton's cache, and a function that compiles it.
+
+    Attributes:
+        ended: Puts what was compiled into Triton's table of the kernel.
+    """
 
     digest: str
     run: Callable[[], Any]
+    ended: Callable[[Any], Any] = id
 
 
 class _AskedError(Exception):
@@ -68,7 +73,8 @@ def asked(warm_up: Callable[[], Any]) -> Compilation | None:
 
     class Asking(triton.AsyncCompileMode):  # type: ignore[misc]
         def submit(self, key: str, compile_: Callable[[], Any], *ends: Any) -> Any:
-            raise _AskedError(Compilation(hashlib.sha256(key.encode()).hexdigest(), compile_))
+            hooked = triton.knobs.runtime.jit_post_compile_hook is not None  # the launch has to tell it
+            raise _AskedError(Compilation(hashlib.sha256(key.encode()).hexdigest(), compile_, *ends[: not hooked]))
 
     def ask() -> Compilation | None:
         with Asking(None):
@@ -214,7 +220,7 @@ def handle_outside(jit: Any, binary: Any, device: int) -> Handle:
 
 
 def _handle(jit: Any, binary: Any, device: int, cache: dict[str, Any], cache_key: str, loaded: Any) -> Handle:
-    from triton import knobs
+    import triton.knobs as knobs
 
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     holds, watched = _holds(jit, device, loaded)
@@ -229,7 +235,7 @@ def _holds(jit: Any, device: int, loaded: Any) -> tuple[Callable[[], bool], tupl
 
     `loaded` are Triton's caches of the kernel on the device; None for a binary outside them.
     """
-    from triton import knobs
+    import triton.knobs as knobs
     from triton.runtime.jit import JITFunction
 
     runtime_knobs, compilation_knobs = knobs.runtime, knobs.compilation
@@ -295,7 +301,7 @@ def scratch(size: int, align: int, stream: int) -> Any:
 
 def tell_load(module: Any, function: Any, name: str, digest: str) -> None:
     """Call Triton's kernel-load hooks, for profilers: before a load, or after it, with the handles."""
-    from triton import knobs
+    import triton.knobs as knobs
 
     hook = knobs.runtime.kernel_load_end_hook if module else knobs.runtime.kernel_load_start_hook
     if hook is not None:
