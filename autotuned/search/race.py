@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotuned.search.rounds import Rounds, Track
-from autotuned.search.scale import CENTER, ENOUGH, FASTEST, MEDIAN, Lead, Scale, are_loaded, mean_lead, scale
+from autotuned.search.scale import CENTER, ENOUGH, FASTEST, MEDIAN, Lead, Scale, are_loaded, mean_lead, scale, weighed
 from autotuned.search.trial import Trial
 from autotuned.store.record import Quality
 
@@ -132,10 +132,10 @@ class Duel:
         if self._raced is None:
             return self._fresh
         raced = self._lead_of(*self._raced)
-        if self.is_disturbed:
+        if self.is_disturbed and self.elsewhere:
             return mean_lead([self._fresh, raced])
         here, *others = self._leads
-        return mean_lead([mean_lead([here, raced]), *others])
+        return mean_lead([weighed([here, raced]), *others])
 
     @property
     def _fresh(self) -> Lead:

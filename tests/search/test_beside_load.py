@@ -96,6 +96,18 @@ def test_places_that_differ_by_chance_count_by_what_they_tell_and_others_alike()
     assert scale.mean_lead([exact]) == exact
 
 
+def test_a_last_comparison_that_by_chance_says_less_than_the_race_confirms_it_and_one_that_says_otherwise_does_not() -> (
+    None
+):
+    chance = random.Random(5)
+    raced = tuple(trial(at, *[us * chance.gauss(1, 0.02) for _ in range(24)]) for at, us in enumerate((100.0, 104.0)))
+    for us, won in ((101.5, True), (98.0, False)):
+        pair = [
+            trial(at, *[mean + step for step in (-2.0, -1.0, 0.0, 1.0, 2.0) * 4]) for at, mean in enumerate((100.0, us))
+        ]
+        assert race.Duel(*pair, raced=raced).is_won is won
+
+
 @pytest.mark.parametrize("name", ["rmsnorm", "add"])
 def test_the_last_comparison_takes_twenty_pairs_or_a_twentieth_of_the_search(
     monkeypatch: pytest.MonkeyPatch, name: str
