@@ -6,10 +6,13 @@ turns arbitrarily, for all configs alike. In logarithms: sample = config's time 
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from autotuned.search.scale import LOAD
 from autotuned.search.trial import Trial, median
 
 # Passes of the fit: many for the first, few for later ones, which start from it.
@@ -25,6 +28,7 @@ class _Sample(NamedTuple):
     at: int  # index in the trial's samples
     place: int  # index in the turn
     log: float
+    trip: int  # number of the call of `note`
 
 
 class Drift:
@@ -34,6 +38,7 @@ class Drift:
         self._turns: list[list[_Sample]] = []
         self._times: dict[int, float] = {}  # logarithm of each config's time, by index
         self._base: float | None = None  # the common level after correction
+        self._trips = 0
         self._shows = False  # whether drift was detected
 
     def note(self, order: Sequence[Trial], before: Mapping[int, int]) -> None:
@@ -44,9 +49,11 @@ class Drift:
         for place, trial in enumerate(order):
             if at[trial.index] < len(trial.samples_us):
                 turn = turns[place * parts // len(order)]
-                turn.append(_Sample(trial, at[trial.index], place, math.log(trial.samples_us[at[trial.index]])))
+                log = math.log(trial.samples_us[at[trial.index]])
+                turn.append(_Sample(trial, at[trial.index], place, log, self._trips))
                 at[trial.index] += 1
         self._turns += [turn for turn in turns if turn]
+        self._trips += 1
 
     def drop(self, count: int) -> None:
         """Forget the last turns, which are measured again."""
@@ -65,7 +72,7 @@ class Drift:
         if self._base is None:
             self._base = median([level for line in levels for level in line])
         self._shows = self._shows or self._changed(levels)
-        if self._shows:
+        if self._shows and not self._is_loaded():
             for turn, line in zip(self._turns, levels):
                 self._rewrite(turn, line)
         del self._turns[: max(0, len(self._turns) - FITTED_TURNS)]
@@ -79,6 +86,21 @@ class Drift:
                 time = self._times[sample.trial.index]
                 noise = sample.log - level - time
                 sample.trial.samples_us[sample.at] = math.exp(time + larger * noise + (self._base or 0.0))
+
+    def _is_loaded(self) -> bool:
+        """Whether times spread as where others use the device.
+
+        That comes and goes within a few samples: the level of a turn would be that of the load, and would make of what
+        was measured meanwhile samples that are faster than any.
+        """
+        apart: list[float] = []
+        for _, samples in itertools.groupby(itertools.chain(*self._turns), operator.attrgetter("trip")):
+            points = [(one.place, one.log - self._times[one.trial.index]) for one in samples]
+            if len(points) > LEAST_OF_A_LINE:
+                offset, slope = line(points)
+                apart += [value - offset - slope * place for place, value in points]
+        apart.sort()
+        return bool(apart) and apart[int(0.8 * len(apart))] - apart[int(0.2 * len(apart))] > LOAD
 
     def _changed(self, levels: Sequence[Sequence[float]]) -> bool:
         """Whether turns differ by more than their noise."""

@@ -196,6 +196,16 @@ def test_an_instance_of_a_kernel_of_another_class_is_left_alone(events, x):
     assert blocks_compiled(events) == [] and not any(kernel.fn.launched)
 
 
+def test_what_a_thread_has_compiled_is_not_read_again(x, monkeypatch):
+    hits = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda *, cache_hit, **event: hits.append(cache_hit))
+    autotuned.install()
+    kernel = tuned()
+    kernel[(4,)](x, 100)
+    assert hits == [False] * len(BLOCKS)
+    assert len(kernel.fn.device_caches[0][0]) == len(BLOCKS)
+
+
 def test_hooks_of_the_program_are_told_what_triton_tells_them(x, monkeypatch, tmp_path):
     def told(way):
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / way))
