@@ -80,10 +80,13 @@ class Racing:
         ran = _measured(racing)
         is_noisy = self._job.timer.repeats and bool(ran) and self.winner(ran)[1] == "noisy"
         if is_noisy and not self._sampling.is_late:
-            waited_s = self._wait_for_calm(self._board.untuned or ran[0], min(PATIENCE_S, PATIENCE_RACES * took_s))
+            waited_s = self._wait_for_calm(self._board.untuned or ran[0], self._patience_s(took_s))
             repeated = not self._sampling.is_late and self._repeat(ran)
             if left := _measured(ran):
                 self.noise = Noise(self.winner(left)[0].middle, not self.steady, round(waited_s, 3), repeated)
+
+    def _patience_s(self, took_s: float) -> float:
+        return self._job.patience * min(PATIENCE_S, PATIENCE_RACES * took_s)
 
     def _repeat(self, ran: Sequence[Trial]) -> bool:
         """Race again; restores the first samples and returns False if time runs out."""
