@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned._startup import Frozen
-from autotuned.errors import ConfigFileError, OptionError
+from autotuned.errors import ConfigFileError, OptionError, refused
 from autotuned.typed_json import Json, canonical
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ def share(given: Any, option: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not 0 < number <= 1 or isinstance(given, bool):
-        problem = f"expected a share above 0 and at most 1, such as '5%' or 0.05, got {given!r:.60}"
-        raise OptionError(f"{option}: {problem}.", option=option, problem=problem)
+        raise refused(option, f"expected a share above 0 and at most 1, such as '5%' or 0.05, got {given!r:.60}")
     return number
 
 
