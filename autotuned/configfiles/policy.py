@@ -254,9 +254,19 @@ def _version(name: str, ours: Json, theirs: Json) -> Step | None:
     return Step("triton_newer", f"newer {note}", tuple(map(float, other[0])))
 
 
+def _is_released(text: str) -> bool:
+    """Whether a version is three short numbers."""
+    return (
+        text.isascii() and text.count(".") == 2 and all(1 <= len(one) <= 9 and one.isdigit() for one in text.split("."))
+    )
+
+
 @lru_cache(maxsize=256)
 def version_order(text: str) -> tuple[tuple[int, int, int, int], int, str]:
     """A sortable version: 3.10 after 3.9, 3.4.0a1 before 3.4.0, 3.4.0+git1 after it."""
+    if _is_released(text):  # most; compiling a pattern takes 0.3 ms at the first call
+        first, second, third = text.split(".")
+        return (int(first), int(second), int(third), 0), 0, ""
     match = re.match(r"v?(\d+(?:\.\d+)*)(.*)", text)
     if match is None:
         return (1 << 30, 0, 0, 0), 0, text  # unknown ones count as newer
