@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
 from autotuned._startup import later
-from autotuned.errors import AutotunedError
+from autotuned.errors import AutotunedError, SealedError
 from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import active, first
+from autotuned.resolve import active
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError, may_be_sealed, note_tuned
 from autotuned.store.choice import Choice, Origin
@@ -30,7 +30,7 @@ from autotuned.tunable.kernel import TunableKernel
 if TYPE_CHECKING:
     from autotuned.key import memory
     from autotuned.launch import bound, direct, verify
-    from autotuned.resolve import advice, counters, sealing, unseen
+    from autotuned.resolve import advice, counters, first, sealing, unseen
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures
@@ -42,7 +42,7 @@ else:
     compiled = later("triton_compat.compiled")
     failures, memory = later("search.failures"), later("key.memory")
     advice, counters, unseen = map(later, ("resolve.advice", "resolve.counters", "resolve.unseen"))
-    sealing, verify = later("resolve.sealing"), later("launch.verify")
+    first, sealing, verify = map(later, ("resolve.first", "resolve.sealing", "launch.verify"))
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -266,7 +266,7 @@ class Tuner:
         if binary is not None and before is None and not call.has_descriptors:
             return first.launch_bound(self, chosen, binary, start)
         memory = self._compiled_for(values)
-        result = first.launch(self, call, choice, binary)
+        result = self.first_launch(call, choice, binary)
         if self._compiled_for(values) == memory:  # else the grid changed it: a later call is bound
             self.bind(chosen, before, result, start)
         return result
@@ -286,7 +286,7 @@ class Tuner:
         if config.pre_hook is not None:  # it may affect the compilation, as by a descriptor's block shape
             config.pre_hook(call.full(config))
         start = time.perf_counter()
-        compiled = first.compiled(self, call, choice)
+        compiled = self._compiled(call, choice)
         self.bind(chosen, self._prologue(call, config), compiled, start)
         return config
 
@@ -325,7 +325,7 @@ class Tuner:
             self.unseen.add(call, ready)
         if not is_bound or in_c is None or ready.twin is None or ready.direct is None:
             return is_bound
-        compared = ready.direct[4:6], tuple(map(type, values))  # the kinds of parameters and attributes
+        compared = ready.direct[4:6], ready.device, tuple(map(type, values))  # kinds of parameters, attributes
         if compared in self._compared:
             return True
         if len(self._compared) < MOST_COMPARED:
@@ -345,8 +345,37 @@ class Tuner:
         """Bind what is bound to another choice: compile or load it now, without adding it to the table."""
         call, config = chosen.call, chosen.choice.config
         with self._asked(chosen):
-            result = first.compiled(self, call, chosen.choice)
+            result = self._compiled(call, chosen.choice)
         return self._used(self._bound(call, config, self._prologue(call, config), result), chosen)
+
+    def _compiled(self, call: Call, choice: Choice) -> Any:
+        """Compile and load; RefusedError if a config measured elsewhere does not compile here: choose another."""
+        try:
+            return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
+        except Exception as error:
+            if isinstance(error, SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
+                raise
+            raise RefusedError(error) from error
+
+    def first_launch(self, call: Call, choice: Choice, binary: Any) -> Any:
+        """Launch a shipped binary, or with None through Triton.
+
+        Raises:
+            RefusedError: A config measured elsewhere was refused before the kernel ran; later faults are raised.
+        """
+        if binary is None and choice.origin not in MEASURED:
+            return self.tunable.launch(call, choice.config)
+        if binary is None:
+            self._compiled(call, choice)
+        try:
+            if binary is None:
+                return self.tunable.launch(call, choice.config)
+            server = self.chooser.shipped.server
+            return server.launch(*server.sized(call, choice.config), binary)
+        except Exception as error:
+            if failures.is_refusal(error):
+                raise RefusedError(error) from error
+            raise
 
     def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         tunable = self.tunable
@@ -383,6 +412,7 @@ class Tuner:
         self.launcher.clear()
 
 
+MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.RULE, Origin.NEAREST, Origin.SEARCH)
 MOST_COMPARED = 256  # kinds of launches to remember: they keep the types of arguments alive
 
 
