@@ -22,13 +22,23 @@ LONGEST_S = 60.0  # a program may run within an import for ever
 
 
 def begin() -> None:
-    """Start a thread, once a process, unless kernels are interpreted or Triton's version is unknown."""
-    if not (_begun or env.interpreter_requested() or versions.strange_triton()):
+    """Start a thread, once a process, unless kernels are interpreted, Triton's version is unknown, or one thread is
+    asked for.
+    """
+    if not (_begun or env.interpreter_requested() or versions.strange_triton() or _is_one_worker()):
         _begun.append(True)
         threading.Thread(target=_prepare, name="autotuned-early", daemon=True).start()
 
 
 _begun: list[bool] = []
+
+
+def _is_one_worker() -> bool:
+    try:
+        asked = env.compile_workers()
+        return asked is not None and asked < 2
+    except ValueError:  # said where configs are compiled
+        return False
 
 
 def _prepare() -> None:

@@ -69,7 +69,8 @@ def install(
     if binaries is not None:
         _keep_binaries(Path(binaries).expanduser().absolute())
     _wrap_run()
-    early.begin()
+    if ahead:
+        early.begin()
     if race or ahead:
         bench.begin(race, ahead)
     if replace:

@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -53,19 +53,25 @@ def begin(cache_dir: Path) -> bool:
         return True
     if _known or any(_place(cache_dir, tool).exists() for tool in tools):
         return False
-    from concurrent.futures import Future
-
-    future = _ahead[os.getpid()] = Future()
-    threading.Thread(target=_settle, args=(future,), name="autotuned-hash", daemon=True).start()
+    _ahead[os.getpid()] = _on_a_thread(_hashed)
     return True
 
 
 _ahead: dict[int, Any] = {}  # pending hashes by process id: a forked child has no such thread
 
 
-def _settle(future: Any) -> None:
+def _on_a_thread(function: Callable[[], Any]) -> Any:
+    """A future of a function's result; the interpreter's exit does not wait for it, as it would for an executor."""
+    from concurrent.futures import Future
+
+    future: Any = Future()
+    threading.Thread(target=_settle, args=(future, function), name="autotuned-hash", daemon=True).start()
+    return future
+
+
+def _settle(future: Any, function: Callable[[], Any]) -> None:
     try:
-        future.set_result(_hashed())
+        future.set_result(function())
     except BaseException as error:
         future.set_exception(error)
 
@@ -129,8 +135,6 @@ def _size_and_time(path: str) -> list[int]:
 
 
 def _hashed() -> tuple[dict[str, Json], str]:
-    from concurrent.futures import ThreadPoolExecutor
-
     from triton.runtime.cache import triton_key
 
     # Triton's own key omits its runtime, Gluon, plug-ins and what it links into kernels.
@@ -138,11 +142,9 @@ def _hashed() -> tuple[dict[str, Json], str]:
     files = sorted(_below(root, file) for file in parts["files"])
     files = [path for path in files if not os.path.basename(path).startswith("libtriton")]
     # Compiling waits for this; reading and hashing release the GIL.
-    with ThreadPoolExecutor(4, "autotuned-hash") as threads:
-        whole = threads.submit(triton_key)
-        hashes = threads.map(_sha256, files)
-        lines = [f"{os.path.relpath(path, root)} {digest}" for path, digest in zip(files, hashes)]
-        lines.insert(0, whole.result())
+    whole = _on_a_thread(triton_key)
+    lines = [f"{os.path.relpath(path, root)} {_sha256(path)}" for path in files]
+    lines.insert(0, whole.result())
     return parts, hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -244,7 +246,10 @@ _INTERFACE = ("backends/nvidia/driver.py", "backends/nvidia/driver.c", "runtime/
 
 @lru_cache(maxsize=1)
 def launch_interface() -> str:
-    """A hash of the files that define how Triton launches compiled kernels, so that forks differ; "" if missing."""
+    """A hash of the files that define how Triton launches compiled kernels, so that forks differ.
+
+    "" if a file is missing: then no binary serves, since two unknown ones must not be equal.
+    """
     digest = hashlib.sha256()
     try:
         for name in _INTERFACE:

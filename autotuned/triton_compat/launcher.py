@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import copy
 import logging
+import os
+import signal
+import subprocess
+import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from autotuned.triton_compat import compiled, kernel
@@ -70,13 +77,56 @@ def builds_by_itself() -> bool:
 
 
 def build_driver() -> None:
-    """Build the part of Triton's driver that is in C, or load it from Triton's cache; touches no device."""
+    """Build the part of Triton's driver that is in C, or load it from Triton's cache; touches no device.
+
+    The compiler says nothing, and does not outlive this process: nobody may ever launch a kernel.
+    """
     try:
         from triton.backends.nvidia import driver
+        from triton.runtime import build
 
-        driver.CudaUtils()
+        before: Any = build.subprocess
+        build.subprocess = _Quiet(before)
+        try:
+            driver.CudaUtils()
+        finally:
+            build.subprocess = before
     except Exception as error:  # Triton will meet and report it again, if a kernel is launched at all
         log.debug("driver: %s", error)
+
+
+class _Quiet:
+    """Stands in for `subprocess` where Triton runs a C compiler: one thread's has no output and ends with us."""
+
+    def __init__(self, before: Any) -> None:
+        self._before, self._thread = before, threading.current_thread()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._before, name)
+
+    def check_call(self, command: Sequence[str], **options: Any) -> int:
+        """As of `subprocess`."""
+        if threading.current_thread() is not self._thread:
+            code: int = self._before.check_call(command, **options)
+            return code
+        none = subprocess.DEVNULL  # a pipe would stay open as long as the compiler runs
+        process = subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
+        end = partial(_end, process, self._thread, os.getpid())
+        atexit.register(end)
+        try:
+            if process.wait():
+                raise subprocess.CalledProcessError(process.returncode, command)
+        finally:
+            atexit.unregister(end)
+        return 0
+
+
+def _end(process: subprocess.Popen[bytes], thread: threading.Thread, owner: int) -> None:
+    """End a compiler with all that it has started, and let its thread remove the files."""
+    if os.getpid() == owner and process.poll() is None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.killpg(process.pid, signal.SIGKILL)
+        thread.join(1.0)
 
 
 _begun: set[Any] = set()

@@ -1,11 +1,15 @@
 """What a first launch waits for is made while the program does other things, and not while it imports."""
 
+import os
+import subprocess
 import sys
 import threading
 
 import pytest
+from triton.backends.nvidia import driver
+from triton.runtime import build, cache
 
-from autotuned.dropin import early, kept_choices
+from autotuned.dropin import early, install, kept_choices
 from autotuned.triton_compat import compiled, fingerprint, launcher, versions
 
 
@@ -73,19 +77,92 @@ def test_it_waits_until_the_main_thread_imports_nothing(done, tmp_path, monkeypa
     assert done == ["hash", "driver"]
 
 
-@pytest.mark.parametrize("why", ["interpreter", "version"])
+WHYS = {
+    "interpreter": lambda patch: patch.setenv("TRITON_INTERPRET", "1"),
+    "version": lambda patch: patch.setattr(versions, "strange_triton", lambda: "Triton 9.9 was never tested"),
+    "one worker": lambda patch: patch.setenv("AUTOTUNED_COMPILE_WORKERS", "1"),
+    "no worker": lambda patch: patch.setenv("AUTOTUNED_COMPILE_WORKERS", "0"),
+}
+
+
+@pytest.mark.parametrize("why", WHYS)
 def test_where_nothing_would_be_compiled_nothing_is_made(done, monkeypatch, why):
-    if why == "interpreter":
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-    else:
-        monkeypatch.setattr(versions, "strange_triton", lambda: "Triton 9.9 was never tested")
+    WHYS[why](monkeypatch)
     early.begin()
     assert early._begun == [] and not any(one.name == "autotuned-early" for one in threading.enumerate())
 
 
-def test_a_driver_that_cannot_be_built_is_left_to_triton(monkeypatch):
-    from triton.backends.nvidia import driver
+@pytest.mark.parametrize("ahead", [True, False])
+def test_it_is_begun_only_where_something_is_compiled_ahead(done, monkeypatch, ahead):
+    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "many")  # is said where configs are compiled
+    install.install(ahead=ahead)
+    install.uninstall()
+    assert early._begun == [True] * ahead and (not ahead or done.ended.wait(30))
 
+
+def test_the_interpreters_exit_waits_for_no_hash(monkeypatch):
+    daemons = []
+    monkeypatch.setattr(cache, "triton_key", lambda: daemons.append(threading.current_thread().daemon) or "key")
+    fingerprint._hashed()
+    assert daemons == [True]
+
+
+def script(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_an_early_compiler_that_fails_says_nothing_and_others_do(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("CC", script(tmp_path / "cc", "echo no Python.h; echo no Python.h >&2; exit 1"))
+    build._find_compiler.cache_clear()
+    ran = []
+
+    def make(self):
+        other = threading.Thread(target=lambda: ran.append(built()))
+        other.start()
+        other.join()
+        ran.append(built())
+
+    def built():
+        with pytest.raises(subprocess.CalledProcessError):
+            build._build("made", str(tmp_path / "made.c"), str(tmp_path), [], [], [], [])
+        return capfd.readouterr().err
+
+    monkeypatch.setattr(driver.CudaUtils, "__init__", make)
+    launcher.build_driver()
+    build._find_compiler.cache_clear()
+    assert ran == ["no Python.h\n", ""] and build.subprocess is subprocess
+
+
+ENDS = """
+import os, sys, time
+import triton, autotuned
+autotuned.install()
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+"""
+
+
+def test_a_compiler_that_hangs_ends_with_the_program_and_holds_no_pipe_open(tmp_path):
+    running = tmp_path / "running"
+    compiler = script(tmp_path / "cc", f"echo $$ > {running}.tmp; mv {running}.tmp {running}; exec sleep 600")
+    (tmp_path / "libcuda.so.1").touch()
+    environment = os.environ | {
+        "CC": compiler, "TRITON_LIBCUDA_PATH": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+        "AUTOTUNED_CACHE_DIR": str(tmp_path / "store"), "TMPDIR": str(tmp_path),
+    }  # fmt: skip
+    for name in ("TRITON_INTERPRET", "AUTOTUNED_COMPILE_WORKERS"):
+        environment.pop(name, None)
+    command = [sys.executable, "-c", ENDS, str(running)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(running.read_text()), 0)
+    assert not list(tmp_path.glob("tmp*"))  # Triton's folder for what is compiled
+
+
+def test_a_driver_that_cannot_be_built_is_left_to_triton(monkeypatch):
     def broken(self):
         raise AssertionError("libcuda.so cannot found!")
 
