@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from autotuned import disk
@@ -220,6 +221,14 @@ def is_newer(head: bytes) -> bool:
     """Whether a file with this head was written by a newer version of this package."""
     words = head.partition(b"\n")[0].decode("ascii", "replace").split(" ")
     return words[0] == _MAGIC and len(words) > 1 and words[1].isdecimal() and int(words[1]) > SCHEMA
+
+
+def is_of_newer(path: Path) -> bool:
+    """Whether a newer version of this package wrote a file, which must not be replaced."""
+    try:
+        return is_newer(disk.read_head(path, HEAD))
+    except (OSError, ValueError):  # may be replaced
+        return False
 
 
 def _read(content: bytes, path: str) -> BinaryFile:

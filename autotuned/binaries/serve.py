@@ -97,7 +97,8 @@ class Server:
         """
         arch, tunable = specialization.arch_of(device.arch), self._tunable
         source = tunable.exact_source(tunable.source if source is None else source)  # first: it finds what is `opaque`
-        if arch is None or (self._version is None and (tunable.opaque or tunable.exact_opaque)):
+        is_local = self._version is None and (tunable.opaque or tunable.exact_opaque)
+        if arch is None or is_local or not fingerprint.launch_interface():
             return None
         made_of, known = (source, tunable.environment(), arch), self._latest_code  # read once, like all of these
         if known[0] != made_of:

@@ -96,13 +96,14 @@ class Kept:
             return None
         except (OSError, AutotunedError, ValueError, TypeError, KeyError) as error:
             events.emit("refuse", wanted.kernel, wanted.digest, 0.0, f"binary: {error}")
-            env.warn_once(f"kept {path}", "`%s`: its kept binary is not used: %s", wanted.kernel, error)
+            about = self.folder if isinstance(error, OSError) else path
+            env.warn_once(f"kept {about}", "`%s`: its kept binary is not used: %s", wanted.kernel, error)
             return None
 
     def _keep(self, wanted: Wanted, compiled: Any) -> None:
         """Store a kernel; a failure only costs the next start a compilation."""
-        code = getattr(compiled, "asm", {}).get("cubin")
-        if not isinstance(code, bytes):
+        code, path = getattr(compiled, "asm", {}).get("cubin"), self._path(wanted)
+        if not isinstance(code, bytes) or binaryfile.is_of_newer(path):
             return
         metadata = specialization.launch_metadata_of(compiled, wanted.special)
         metadata[_TTIR] = str(compiled.asm.get(_TTIR, ""))  # says which arguments are written
@@ -110,7 +111,7 @@ class Kept:
         file = BinaryFile(wanted.kernel)
         file.add(Variant(*parts, hashlib.sha256(code).hexdigest()), code)
         try:
-            disk.write_bytes(self._path(wanted), file.dump())
+            disk.write_bytes(path, file.dump())
         except (OSError, TypeError, ValueError) as error:
             env.warn_once(f"kept {self.folder}", "compiled kernels are not kept in %s: %s", self.folder, error)
 
@@ -137,7 +138,7 @@ def begin(folder: Path, put: Callable[[Kept], Kept], now: Callable[[], Kept | No
 
 def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> Wanted | None:
     """Describe a compilation; None if it cannot be kept, or if something else changes what is compiled."""
-    if specialization.changes_code():
+    if specialization.changes_code() or not fingerprint.launch_interface():
         return None
     try:
         special = specialization.asked_of_compiler(src, target, options)

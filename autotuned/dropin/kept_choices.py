@@ -30,9 +30,10 @@ def find(key: Key, candidates: Candidates, needed: Conditions) -> Choice | None:
 def keep(stored: Key, key: Key) -> None:
     """Keep what the store has for a call under the other key; a failure only costs the next start a measurement."""
     found = records.read_of(stored)
-    for folder in keeping if found is not None else ():
+    for folder in keeping:
+        path = layout.record_path(key, folder)
         try:
-            assert found is not None
-            disk.write_text(layout.record_path(key, folder), disk.text(record.dump(found.replace(key=key))))
+            if found is not None and not records.is_of_newer(path):
+                disk.write_text(path, disk.text(record.dump(found.replace(key=key))))
         except OSError as error:
             env.warn_once(f"choices {folder}", "choices are not kept in %s: %s", folder, error)

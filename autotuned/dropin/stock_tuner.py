@@ -90,6 +90,8 @@ class Seed:
 
     def key_of_kept(self, keys: Sequence[str], configs: Sequence[Any], call: Call) -> Key | None:
         """The same with the launch interface in the place of the toolchain, as kept binaries are matched."""
+        if not fingerprint.launch_interface():
+            return None
         context = {
             **self._context.without_toolchain(self.tunable.device(call)),
             "interface": fingerprint.launch_interface(),

@@ -154,11 +154,8 @@ def damaged(path: Path, why: str) -> None:
 def keep(result: TuningRecord) -> bool:
     """Write a record and return whether that worked; if not, warn once and keep the choice in memory only."""
     path = layout.record_path(result.key)
-    try:
-        if is_newer(disk.read_json(path)):
-            return False
-    except (OSError, ValueError):
-        pass  # the write below replaces it, or reports its own error
+    if is_of_newer(path):
+        return False
     try:
         disk.write_text(path, disk.text(record.dump(result)))
     except OSError as error:
@@ -174,6 +171,14 @@ def keep(result: TuningRecord) -> bool:
     if is_gc_due(result.key.digest):
         gc.run(layout.root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)
     return True
+
+
+def is_of_newer(path: Path) -> bool:
+    """Whether a later version of this package wrote a record, which must not be replaced."""
+    try:
+        return is_newer(disk.read_json(path))
+    except (OSError, ValueError):  # may be replaced
+        return False
 
 
 def is_gc_due(digest: str) -> bool:

@@ -100,10 +100,13 @@ CHANGES = {
     "source": lambda monkeypatch: TEXT.replace("* SCALE", "+ SCALE"),
     "a global": lambda monkeypatch: TEXT.replace("constexpr(2)", "constexpr(3)"),
     "environment": lambda monkeypatch: monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1"),
-    "launch interface": lambda monkeypatch: monkeypatch.setattr(
-        "autotuned.triton_compat.fingerprint.launch_interface", lambda: "of a fork"
-    ),
+    "launch interface": lambda monkeypatch: monkeypatch.setattr(fingerprint, "launch_interface", lambda: "of a fork"),
 }
+
+
+def test_two_unknown_launch_interfaces_are_not_one(tune, tmp_path, monkeypatch):
+    monkeypatch.setattr(fingerprint, "launch_interface", lambda: "")
+    assert tune(tmp_path / "kept") == tune(tmp_path / "kept") == (64, 3, 3)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -165,6 +168,27 @@ def test_a_folder_that_cannot_be_written_is_said_once(start, tmp_path, caplog):
     run(kernels)
     assert kept.compiled == 2
     assert [record.getMessage()[:34] for record in caplog.records] == ["compiled kernels are not kept in /"[:34]]
+
+
+def test_a_folder_that_cannot_be_read_is_said_once(start, tmp_path, caplog):
+    (tmp_path / "kept").symlink_to(tmp_path / "kept")
+    kernels, kept = start(tmp_path / "kept")
+    run(kernels)
+    assert kept.compiled == 2 and len(caplog.records) == 1
+
+
+def test_what_a_later_version_wrote_is_not_replaced(tune, tmp_path):
+    tune(tmp_path / "kept")
+    contents = {}
+    for pattern, word, newer in (
+        ("*.json", b'"schema": 2', b'"schema": 99'),
+        ("*.bin", b"binaries 1 ", b"binaries 99 "),
+    ):
+        for path in (tmp_path / "kept").rglob(pattern):
+            contents[path] = path.read_bytes().replace(word, newer, 1)
+            path.write_bytes(contents[path])
+    assert tune(tmp_path / "kept") == (64, 3, 3)
+    assert {path: path.read_bytes() for path in contents} == contents
 
 
 def test_a_knob_that_changes_code_leaves_all_to_triton(start, tmp_path, monkeypatch):
