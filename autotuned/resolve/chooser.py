@@ -10,13 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import later
-from autotuned.errors import AllConfigsFailedError
+from autotuned._startup import errors, later
 from autotuned.key.key import Key, call_part
 from autotuned.resolve import active, sources
 from autotuned.resolve.offering import Offering
 from autotuned.resolve.request import Chosen, Context, Options, Question, State, is_sealed, may_be_sealed, spell
-from autotuned.store import conditions, layout, records
+from autotuned.store import conditions, layout
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, each
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
@@ -28,13 +27,14 @@ if TYPE_CHECKING:
     from autotuned.resolve import advice, explain, fallback, fleet, sealing, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
-    from autotuned.store import locks
+    from autotuned.store import locks, records
     from autotuned.tunable.tunable import Tunable
 else:
     advice, explain, fleet = map(later, ("resolve.advice", "resolve.explain", "resolve.fleet"))
     fallback = later("resolve.fallback")
     sealing, searcher, lookup = map(later, ("resolve.sealing", "resolve.searcher", "configfiles.lookup"))
-    exclusions, failures, locks = map(later, ("search.exclusions", "search.failures", "store.locks"))
+    exclusions, failures = later("search.exclusions"), later("search.failures")
+    locks, records = later("store.locks"), later("store.records")
 
 log = logging.getLogger("autotuned")
 
@@ -326,7 +326,7 @@ class Chooser(Offering):
         try:
             with sealing.searching(question.key) if may_be_sealed() else nullcontext():
                 return self._searcher.search(question) or self._for_now(question)
-        except AllConfigsFailedError as error:
+        except errors.AllConfigsFailedError as error:
             if self.options.default is None:
                 raise
             key, message = question.key, "`%s`: the search for key %s failed; its default= is used, untuned. %s"

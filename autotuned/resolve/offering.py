@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import later
-from autotuned.errors import ConfigError, PruningError
+from autotuned._startup import errors, later
 from autotuned.resolve.request import Options, State
 from autotuned.store.choice import Candidates, Live
 from autotuned.tunable import configs as candidates
@@ -126,7 +125,7 @@ class Offering:
             configs = [*configs, config]
         try:
             left = self._pruned(call, configs, Pruner(early))
-        except PruningError:  # raised again when the candidates are asked for
+        except errors.PruningError:  # raised again when the candidates are asked for
             return False
         return identity in map(self.state.identity, left)
 
@@ -135,7 +134,7 @@ class Offering:
             self.seen |= readers.read_by(computed, call.arguments)
         configs = candidates.listed(computed(**call.arguments), self.tunable.name)
         if not configs:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"`{self.tunable.name}`: configs: the callable returned none for this call; return at least one.",
                 kernel=self.tunable.name,
             )

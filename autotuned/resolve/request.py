@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import Frozen, later
-from autotuned.errors import DecorationError
+from autotuned._startup import Frozen, errors, later
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, layout
 from autotuned.store.choice import Choice, Live, Origin, untuned_of
@@ -94,6 +93,8 @@ class Options(Frozen):
 
     def needs(self, kernel: str, live: Mapping[str, Any]) -> Conditions:
         """Conditions under which a choice must have been measured to serve a call with these candidates."""
+        if self.check is None and self.restore is None:
+            return conditions.BY_DEFAULT
         restore = conditions.names(self.restore)
         if self.check is None:
             return Conditions(restore)
@@ -107,11 +108,11 @@ def checked_members(count: Any, by: Any, buckets: Mapping[str, Any], kernel: str
         DecorationError: A value is invalid, or there is no bucket.
     """
     if type(count) is not int or count < 1:
-        raise DecorationError(f"`{kernel}`: members: expected a number of calls, 1 or more, got {count!r:.60}.")
+        raise errors.DecorationError(f"`{kernel}`: members: expected a number of calls, 1 or more, got {count!r:.60}.")
     if by not in ("mean", "worst"):
-        raise DecorationError(f"`{kernel}`: members_by: expected 'mean' or 'worst', got {by!r:.60}.")
+        raise errors.DecorationError(f"`{kernel}`: members_by: expected 'mean' or 'worst', got {by!r:.60}.")
     if count > 1 and not buckets:
-        raise DecorationError(
+        raise errors.DecorationError(
             f"`{kernel}`: members: expected a bucket= with it, got none: all calls of a key have the same sizes. "
             "Remove members=, or add a bucket."
         )
@@ -275,7 +276,7 @@ class Context:
         now = where, tunable.environment(), source, [id(value) for _, value in tunable.opaque]
         latest = self._latest_part  # read once: another thread may replace it
         if now != latest[0]:
-            context = {"device": where.to_json(), "environment": now[1], **self._rest(now[2])}
+            context = {"device": where.fields(), "environment": now[1], **self._rest(now[2])}
             latest = self._latest_part = now, context
         return latest[1]
 
@@ -295,7 +296,7 @@ class Context:
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:
                 tunable.environment_changed()
-            context = {"device": where.to_json(), **now[1], "environment": now[2], **self._rest(now[3])}
+            context = {"device": where.fields(), **now[1], "environment": now[2], **self._rest(now[3])}
             latest = self._latest = (now, context, canonical(context))
         return latest[1], latest[2]
 
@@ -382,7 +383,8 @@ class State:
             why, what = why_not_portable(key.to_json()), (key.kernel, key.digest[:12])
             self.warn_once(f"object: {why}", "`%s`: the choice for key %s is kept in memory only: %s.", *what, why)
             return False
-        if self.options.stored and not portable(self.options.needs(self.tunable.name, {}).to_json()):
+        checked = self.options.stored and self.options.check is not None
+        if checked and not portable(self.options.needs(self.tunable.name, {}).to_json()):
             message = "`%s`: the reference of check= has no source to compare: choices are kept in memory only."
             self.warn_once("reference", message, key.kernel)
             return False

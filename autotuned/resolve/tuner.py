@@ -14,8 +14,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import later
-from autotuned.errors import AutotunedError, SealedError
+from autotuned._startup import errors, later
 from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import active
@@ -208,7 +207,7 @@ class Tuner:
             except RefusedError as refused:
                 self.chooser.exclude(call, choice, refused.error)
             except Exception as error:
-                if not isinstance(error, AutotunedError):  # these are complete
+                if not isinstance(error, errors.AutotunedError):  # these are complete
                     label = self.chooser.label(choice.config)
                     failures.note(error, f"`{self.tunable.name}`: raised with config {label} ({choice.why}).")
                 raise
@@ -345,7 +344,7 @@ class Tuner:
         try:
             return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
         except Exception as error:
-            if isinstance(error, SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
+            if isinstance(error, errors.SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
                 raise
             raise RefusedError(error) from error
 

@@ -15,11 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from autotuned import disk, env
-from autotuned.gpu.device import file_stem
 from autotuned.key.key import Key
-from autotuned.store import record
 from autotuned.typed_json import digest
 
+SCHEMA = 2  # of records
 LOCKS, JOURNAL, DAMAGED, SCRATCH, PROGRAMS = "locks", "journal", "damaged", "scratch", "programs"  # names of folders
 OUTBOX, SALT = "outbox", ".salt"
 
@@ -35,12 +34,12 @@ def root() -> Path:
 
 def schema_folder() -> Path:
     """The folder of this schema's records."""
-    return root() / f"v{record.SCHEMA}"
+    return root() / f"v{SCHEMA}"
 
 
 def records_in(path: Path) -> Path:
     """The folder of a cache folder's records; another path as it is."""
-    below = path / f"v{record.SCHEMA}"
+    below = path / f"v{SCHEMA}"
     return below if below.is_dir() else path
 
 
@@ -51,7 +50,7 @@ def kernel_folder(kernel: str) -> Path:
 
 @lru_cache(maxsize=1024)
 def _kernel_folder(below: Path, kernel: str) -> Path:
-    return below / f"v{record.SCHEMA}" / file_stem(kernel)
+    return below / f"v{SCHEMA}" / disk.file_stem(kernel)
 
 
 def record_path(key: Key) -> Path:
@@ -102,12 +101,12 @@ def config_file_lock_path(path: Path) -> Path:
 
 def program_path(program: str) -> Path:
     """The file listing the kernels a program launched."""
-    return root() / PROGRAMS / f"{file_stem(os.path.basename(program) or 'python')}-{digest(program)[:12]}.json"
+    return root() / PROGRAMS / f"{disk.file_stem(os.path.basename(program) or 'python')}-{digest(program)[:12]}.json"
 
 
 def compile_slot_path(host: str, number: int) -> Path:
     """The lock of one processor slot that processes of a host share for compiling."""
-    return root() / LOCKS / file_stem(f"host-{host}") / f"{number}.lock"
+    return root() / LOCKS / disk.file_stem(f"host-{host}") / f"{number}.lock"
 
 
 def network_file_system(path: Path) -> str:

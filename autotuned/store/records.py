@@ -1,23 +1,21 @@
-"""This user's records on disk, one file per key: found, read, written; any error is a miss."""
+"""This user's records on disk, one file per key: locked, read, written; any error is a miss."""
 
 from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotuned import disk, env
 from autotuned._startup import later
-from autotuned.errors import RecordError
 from autotuned.key.key import Key
 from autotuned.store import layout, record
 from autotuned.store.choice import Look
 from autotuned.store.conditions import Restore
-from autotuned.store.record import Timing, TuningRecord
+from autotuned.store.record import Timing, TuningRecord, Unread
 
 if TYPE_CHECKING:
     from autotuned.store import gc, locks, logbook
@@ -26,8 +24,6 @@ else:
     gc, locks, logbook = map(later, ("store.gc", "store.locks", "store.logbook"))
 
 log = logging.getLogger("autotuned")
-
-USE_RESOLUTION_S = 86400.0  # a record's time is updated at most this often: hits should not write
 
 _warned: set[str] = set()
 
@@ -66,52 +62,19 @@ def _say_network() -> None:
 
 def read(path: Path) -> TuningRecord | None:
     """Read a record file; None if it is missing, unreadable, damaged or of a newer schema."""
-    found, seen = inspect(path)
+    found, seen = record.inspect(path)
     react(seen)
     return found
-
-
-def inspect(path: Path) -> tuple[TuningRecord | None, Look]:
-    """Read a record file, or say why it cannot be; changes and logs nothing."""
-    where = str(path)
-    try:
-        data = disk.read_json(path)
-    except (FileNotFoundError, NotADirectoryError):
-        if os.path.islink(path):
-            return None, Look(None, "damaged", "it is a link to nowhere", where)
-        return None, Look(None, "absent", "", where)
-    except OSError as error:
-        if os.path.isdir(path):
-            return None, Look(None, "damaged", "a folder lies in its place", where)
-        return None, Look(None, "unreadable", str(error), where)
-    except ValueError as error:
-        return None, Look(None, "damaged", str(error), where)
-    if is_newer(data):
-        return None, Look(None, "newer schema", str(data["schema"]), where)
-    try:
-        found = record.load(data)
-        record.check_winner(found)
-        return found, Look(None, "", "", where)
-    except RecordError as error:
-        return None, Look(None, "damaged", str(error), where)
-
-
-def look_up(key: Key) -> tuple[TuningRecord | None, Look]:
-    """Read the record of a key, or say why it cannot be; changes and logs nothing."""
-    found, seen = inspect(layout.record_path(key))
-    if found is not None and found.key != key:
-        return None, Look(None, "damaged", "it holds the record of another key", seen.path)
-    return found, seen
 
 
 def read_of(key: Key) -> TuningRecord | None:
     """Read the record of a key; None if missing, unreadable, damaged or of another key."""
-    found, seen = look_up(key)
+    found, seen = record.look_up(key)
     react(seen)
     return found
 
 
-def react(seen: Look) -> None:
+def react(seen: Look | Unread) -> None:
     """Move a damaged record aside, and warn once about what a user can fix."""
     path = Path(seen.path)
     if seen.problem == "damaged":
@@ -131,12 +94,6 @@ def react(seen: Look) -> None:
         )
 
 
-def is_newer(data: Any) -> bool:
-    """Whether JSON was written by a later version of this package."""
-    schema = data.get("schema") if isinstance(data, dict) else None
-    return isinstance(schema, int) and not isinstance(schema, bool) and schema > record.SCHEMA
-
-
 def damaged(path: Path, why: str) -> None:
     """Move a damaged record aside and warn once."""
     moved = disk.move_aside(path, path.parent / layout.DAMAGED)
@@ -151,7 +108,7 @@ def keep(result: TuningRecord) -> bool:
     """Write a record and return whether that worked; if not, warn once and keep the choice in memory only."""
     path = layout.record_path(result.key)
     try:
-        if is_newer(disk.read_json(path)):
+        if record.is_newer(disk.read_json(path)):
             return False
     except (OSError, ValueError):
         pass  # the write below replaces it, or reports its own error
@@ -204,13 +161,3 @@ def resumable(key: Key, before: TuningRecord | None = None, restore: Restore = N
     """Timings by identity from the key's record `before` and from an unfinished search under the same protection."""
     found = logbook.read(layout.logbook_path(layout.record_path(key)), key, restore)
     return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
-
-
-def note_use(path: Path) -> None:
-    """Mark a record as used, at most once a day, for eviction of the least recently used."""
-    try:
-        age_s = time.time() - os.stat(path).st_mtime
-    except OSError:
-        return
-    if age_s > USE_RESOLUTION_S:
-        disk.touch(path)
