@@ -243,7 +243,7 @@ class Tuned(Base, Autotuner, Named):
         return self.fn.run(*args, grid=grid, warmup=True, **call.kwargs, **config.all_kwargs())
 
     def _use_table(self, table: launcher.Launcher) -> None:
-        self._attach(launcher.in_c(table))
+        self._attach(table.in_c)
 
     def _configs_changed(self) -> None:
         self._seen = (self.configs, len(self.configs))

@@ -105,23 +105,6 @@ def public_name(value: Any) -> str:
     return naming.public_name(body)
 
 
-def package_of(value: Any) -> str:
-    """The package a value's code belongs to; wrappers from other packages are looked through."""
-    function = None if isinstance(value, type) else python_function(value)
-    for _ in range(32):
-        wrapped = getattr(function, "__wrapped__", None)
-        if not isinstance(wrapped, FunctionType):
-            break
-        function = wrapped
-    if function is not None:
-        return naming.package_of(function)
-    kind = value if isinstance(value, type) else type(value)
-    top = kind.__module__.partition(".")[0]
-    if is_toolchain(top) or top in sys.stdlib_module_names:
-        return ""  # versioned, and its methods reach half of torch
-    return naming.package_of_class(kind) or ""
-
-
 class Walk:
     """Collect one line per function and per used value, in an order that only the code decides.
 
@@ -150,7 +133,17 @@ class Walk:
     @functools.cached_property
     def package(self) -> str:
         """The package whose code is examined; a kernel that uses nothing but Triton is never asked."""
-        return package_of(self._of)
+        return naming.package_of_code(self._of)
+
+    @property
+    def _is_of_triton(self) -> bool:
+        """Whether the package is Triton's own, which most code's file and module do not even name."""
+        function = None if isinstance(self._of, type) else python_function(self._of)
+        if function is not None and not hasattr(function, "__wrapped__"):
+            scope = function.__globals__
+            if "triton" not in f"{scope.get('__name__')} {scope.get('__file__')} {function.__code__.co_filename}":
+                return False
+        return self.package == "triton"
 
     def digest(self) -> str:
         """SHA-256 of the lines, in hex."""
@@ -268,7 +261,7 @@ class Walk:
     def _module(self, name: str, module: ModuleType, whole: bool) -> None:
         """Record a foreign module by name, an own module by what is read of it (all of it if it is passed on)."""
         is_plain = sys.modules.get(module.__name__) is module
-        if is_plain and module.__name__ in ("triton", "triton.language") and self.package != "triton":
+        if is_plain and module.__name__ in ("triton", "triton.language") and not self._is_of_triton:
             return
         is_own = not is_plain or naming.package_of_module(module) == self.package
         if not is_own:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import env, events
 from autotuned._startup import Frozen, errors, later
 from autotuned.key.key import Key, KeySpec
-from autotuned.store import conditions, layout
+from autotuned.store import conditions, record
 from autotuned.store.choice import Choice, Live, Origin, untuned_of
 from autotuned.store.conditions import Conditions
 from autotuned.triton_compat import kernel as kernels
@@ -230,7 +230,7 @@ class Chosen(Frozen):
 
 def may_be_sealed() -> bool:
     """Whether compilations of this process are seen, as a seal needs; most never import what makes one."""
-    return events.is_begun() or env.seal_kind() != ""
+    return events.is_begun or env.seal_kind() != ""
 
 
 def note_tuned(jit: Any, name: str) -> None:
@@ -291,7 +291,7 @@ class Context:
         """The context of a call, and its canonical text."""
         tunable = self._tunable
         where, ids = tunable.device(call), [id(value) for _, value in tunable.opaque]
-        now = (where, tunable.toolchain(where, layout.root()), tunable.environment(), tunable.source, ids)
+        now = (where, tunable.toolchain(where, record.root()), tunable.environment(), tunable.source, ids)
         latest = self._latest  # read once: another thread may replace it
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:
@@ -372,10 +372,14 @@ class State:
         known = self._listed  # read once: another thread may replace it
         if now is None or known[0] is None or now[1] != known[0][1] or [*map(id, now[0])] != [*map(id, known[0][0])]:
             live = Live((self.identity(one), one) for one in given)
-            names = frozenset(name for one in given for name in self.tunable.settings(one))
+            names = self.names_set_by(given)
             plain = now is not None and None not in map(configs.plain_values, given)
             known = self._listed = ([*given], now[1]) if now is not None and plain else None, live, names
         return known[1], known[2]
+
+    def names_set_by(self, given: Iterable[Any]) -> frozenset[str]:
+        """Parameters and options that configs set."""
+        return frozenset(name for one in given for name in self.tunable.settings(one))
 
     def keeps(self, key: Key) -> bool:
         """Whether results of this key go to disk; not if JSON cannot express the key or the check's reference."""

@@ -15,7 +15,7 @@ from autotuned._startup import later, loaded
 from autotuned.key.key import Key
 from autotuned.launch import launcher
 from autotuned.resolve.request import Context, Question
-from autotuned.store import conditions, layout, record
+from autotuned.store import conditions, record
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, untuned_of
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.store.record import TuningRecord
@@ -67,7 +67,7 @@ def find(
     fit = fit.without(excluded) if excluded else fit
     for origin, look in exact_places() if places is None else places:
         seen = look(key, fit)
-        if seen.problem and not (excluded and seen.problem == "config gone"):  # exclusions were reported already
+        if seen.problem not in ("", "absent") and not (excluded and seen.problem == "config gone"):  # reported already
             records.react(seen)
         if origin in (Origin.BINARY, Origin.FILE, Origin.LADDER):  # these read files
             lookup.report(key.kernel, strict)
@@ -281,6 +281,6 @@ class Shipped:
 
 def _has_records(name: str) -> bool:
     try:
-        return any(file.endswith(".json") for file in os.listdir(layout.kernel_folder(name)))
+        return any(file.endswith(".json") for file in os.listdir(record.kernel_folder(name)))
     except OSError:
         return False

@@ -87,7 +87,7 @@ class Tuner:
         self.on_choice, self._pinned = on_choice, pinned
         self.bind_failed = False
         self.misses = 0
-        self._rebuild(_tuned_names(options.configs(), tunable))
+        self._rebuild(self.chooser.state.listed(options.configs())[1])
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
             note_tuned(kernel.innermost(tunable.fn), tunable.name)
         _tuners.add(self)
@@ -120,7 +120,7 @@ class Tuner:
 
     def _learn(self, configs: list[Any]) -> None:
         candidates.check(configs, self.tunable)
-        tuned = _tuned_names(configs, self.tunable)
+        tuned = self.chooser.state.names_set_by(configs)
         if not tuned <= self.tuned:
             self._rebuild(self.tuned | tuned)
 
@@ -140,7 +140,7 @@ class Tuner:
         """
         configs = self.options.configs()
         candidates.check(candidates.listed(configs, self.tunable.name), self.tunable)
-        self._rebuild(_tuned_names(configs, self.tunable))
+        self._rebuild(self.chooser.state.listed(configs)[1])
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Call:
         """Bind a call's arguments.
@@ -311,8 +311,8 @@ class Tuner:
         device = kernel.current_device() if self._is_bindable else None
         ready = self._used(ready, self.chooser.state.kept(chosen, device))
         values = tuple(call.arguments.values())
-        in_c = launcher.in_c(self.launcher)
-        is_bound = self.launcher.bind(values, ready)
+        in_c = self.launcher.in_c
+        is_bound = (in_c is not None and in_c.bind(values, ready)) or self.launcher.bind(values, ready)
         if is_bound and chosen.choice.origin is Origin.RULE:
             self.unseen = self.unseen or unseen.Families(self)
             self.unseen.add(call, ready)
@@ -404,10 +404,6 @@ class Tuner:
 
 
 MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.RULE, Origin.NEAREST, Origin.SEARCH)
-
-
-def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:
-    return frozenset(name for config in configs for name in tunable.settings(config))
 
 
 def drop_bound() -> None:

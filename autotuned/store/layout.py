@@ -11,14 +11,17 @@ process.
 from __future__ import annotations
 
 import os
-from functools import lru_cache
 from pathlib import Path
 
-from autotuned import disk, env
+from autotuned import disk
 from autotuned.key.key import Key
+from autotuned.store.record import SCHEMA
+from autotuned.store.record import kernel_folder as kernel_folder
+from autotuned.store.record import record_path as record_path
+from autotuned.store.record import root as root
+from autotuned.store.record import schema_folder as schema_folder
 from autotuned.typed_json import digest
 
-SCHEMA = 2  # of records
 LOCKS, JOURNAL, DAMAGED, SCRATCH, PROGRAMS = "locks", "journal", "damaged", "scratch", "programs"  # names of folders
 OUTBOX, SALT = "outbox", ".salt"
 
@@ -27,35 +30,10 @@ _LOCAL_FUSE = ("fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.lxcfs", "fuse.ntfs
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
-def root() -> Path:
-    """The cache folder."""
-    return disk.cache_dir(env.cache_dir_setting())
-
-
-def schema_folder() -> Path:
-    """The folder of this schema's records."""
-    return root() / f"v{SCHEMA}"
-
-
 def records_in(path: Path) -> Path:
     """The folder of a cache folder's records; another path as it is."""
     below = path / f"v{SCHEMA}"
     return below if below.is_dir() else path
-
-
-def kernel_folder(kernel: str) -> Path:
-    """The folder of a kernel's records."""
-    return _kernel_folder(root(), kernel)
-
-
-@lru_cache(maxsize=1024)
-def _kernel_folder(below: Path, kernel: str) -> Path:
-    return below / f"v{SCHEMA}" / disk.file_stem(kernel)
-
-
-def record_path(key: Key) -> Path:
-    """The record of a key."""
-    return kernel_folder(key.kernel) / f"{key.digest}.json"
 
 
 def journal_path(key: Key) -> Path:

@@ -1,4 +1,4 @@
-"""One tuning result: what was measured and what won, with reading and writing."""
+"""One tuning result: what was measured and what won, as JSON, and in its file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from autotuned import disk
+from autotuned import disk, env
 from autotuned._startup import Frozen, errors
 from autotuned.key.key import Key, load_key
-from autotuned.store import conditions, layout
+from autotuned.store import conditions
 from autotuned.store.conditions import BY_DEFAULT, Checked, Conditions, judge
-from autotuned.store.layout import SCHEMA as SCHEMA
 from autotuned.typed_json import Json, canonical, integer, is_finite, named, texts, typed, wrong
 
+SCHEMA = 2
 Quality = Literal["ok", "tied", "noisy", "unresolved"]
 QUALITIES: tuple[Quality, ...] = get_args(Quality)
 FIELDS = {"schema", "kernel", "winner", "median_us", "quality", "conditions", "key", "timings", "provenance"}
@@ -271,7 +271,27 @@ def _us(value: Json, where: str) -> float | None:
     return float(value)
 
 
-# -- the file of one ---------------------------------------------------------------------------------------------------
+# -- its file ----------------------------------------------------------------------------------------------------------
+
+
+def root() -> Path:
+    """The cache folder."""
+    return disk.cache_dir(env.cache_dir_setting())
+
+
+def schema_folder() -> Path:
+    """The folder of this schema's records."""
+    return root() / f"v{SCHEMA}"
+
+
+def kernel_folder(kernel: str) -> Path:
+    """The folder of a kernel's records."""
+    return schema_folder() / disk.file_stem(kernel)
+
+
+def record_path(key: Key) -> Path:
+    """The record of a key; `layout` says what lies around it."""
+    return kernel_folder(key.kernel) / f"{key.digest}.json"
 
 
 class Unread(Frozen):
@@ -309,7 +329,7 @@ def inspect(path: Path, key: Key | None = None) -> tuple[TuningRecord | None, Un
 
 def look_up(key: Key) -> tuple[TuningRecord | None, Unread]:
     """Read the record of a key, or say why it cannot be; changes and logs nothing."""
-    found, seen = inspect(layout.record_path(key), key)
+    found, seen = inspect(record_path(key), key)
     if found is not None and found.key is not key and found.key != key:
         return None, Unread("damaged", "it holds the record of another key", seen.path)
     return found, seen
