@@ -13,7 +13,7 @@ from autotuned import env, events
 from autotuned._startup import Frozen, errors, later
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, record
-from autotuned.store.choice import Choice, Live, Origin, untuned_of
+from autotuned.store.choice import Choice, Live, Origin
 from autotuned.store.conditions import Conditions
 from autotuned.triton_compat import kernel as kernels
 from autotuned.tunable import configs
@@ -199,7 +199,7 @@ class Question(Frozen):
     @property
     def untuned(self) -> str | None:
         """Identity of the untuned config (`choice.Live`)."""
-        return untuned_of(self.live)
+        return self.live.untuned if isinstance(self.live, Live) else None
 
     @property
     def spare(self) -> str | None:

@@ -241,9 +241,10 @@ class Tuner:
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
-        found = chooser.candidates(call)
-        live = found.without([name for name, config in found.items() if str(config) in without])
-        live.untuned = served if served in live else live.untuned
+        live = chooser.candidates(call)
+        if without or served is not None:  # else all calls share them
+            live = live.without([name for name, config in live.items() if str(config) in without])
+            live.untuned = served if served in live else live.untuned
         how = {"force": force, "observer": observer, "budget_s": budget_s, "again": again, "members": tuple(members)}
         question = chooser.question(call, live, "auto", must_search=True, **how)
         return question, chooser.answer(question)

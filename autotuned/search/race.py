@@ -9,8 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotuned.search.drift import Drift
-from autotuned.search.trial import Trial
+from autotuned.search.trial import Drift, Trial
 from autotuned.store.record import Quality
 
 # Counts and thresholds were validated by replaying recorded GPU timings (docs/tuning.md): three samples tell a config

@@ -13,16 +13,14 @@ from typing import Any
 
 from autotuned.errors import CheckError
 from autotuned.search import benchmark, exclusions, failures, race
-from autotuned.search.compiling.compile import CompileStream, Ready, Wanted
-from autotuned.search.compiling.progress import Waiting
+from autotuned.search.compiling.compile import CompileStream, Ready, Waiting, Wanted
 from autotuned.search.exclusions import Reason
 from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
-from autotuned.search.racing import Racing
+from autotuned.search.racing import Racing, Sampling
 from autotuned.search.safety import snapshots
 from autotuned.search.safety.comparison import Comparison
 from autotuned.search.safety.protection import Guard
-from autotuned.search.sampling import Sampling
 from autotuned.search.timers import GivenTimer
 from autotuned.search.trial import Trial
 from autotuned.search.trials import Board

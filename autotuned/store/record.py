@@ -22,7 +22,6 @@ QUALITIES: tuple[Quality, ...] = get_args(Quality)
 FIELDS = {"schema", "kernel", "winner", "median_us", "quality", "conditions", "key", "timings", "provenance"}
 TIMING_FIELDS = {"config", "median_us", "low_us", "high_us", "samples", "status", "error", "passed", "failed"}
 _HEX = frozenset("0123456789abcdef")
-_BY_DEFAULT = BY_DEFAULT.to_json()
 STATUSES = ("ok", "same", "failed", "wrong", "crashed")
 
 
@@ -152,11 +151,15 @@ def dump(record: TuningRecord) -> dict[str, Json]:
         "winner": record.winner,
         "median_us": record.median_us,
         "quality": record.quality,
-        "conditions": record.conditions.to_json(),
+        "conditions": _by_default() if record.conditions == BY_DEFAULT else record.conditions.to_json(),
         "key": record.key.to_json(),
         "timings": [timing.to_json() for timing in record.timings],
         "provenance": dict(record.provenance),
     }
+
+
+def _by_default() -> dict[str, Json]:
+    return {"restore": None, "checks": []}  # as `BY_DEFAULT` is written, which most records have
 
 
 def load(data: Json, expected: Key | None = None) -> TuningRecord:
@@ -184,7 +187,7 @@ def load(data: Json, expected: Key | None = None) -> TuningRecord:
         fields["quality"],
         timings,
         _provenance(fields["provenance"]),
-        BY_DEFAULT if fields["conditions"] == _BY_DEFAULT else conditions.load(fields["conditions"], "conditions"),
+        BY_DEFAULT if fields["conditions"] == _by_default() else conditions.load(fields["conditions"], "conditions"),
     )
 
 

@@ -214,7 +214,8 @@ class Protection:
         for snapshot in self._written:
             if snapshot not in self._left:
                 snapshot.restore()
-        bound.zero(self._zeroed)
+        if self._zeroed:
+            bound.zero(self._zeroed)
 
     def renew(self) -> None:
         """Restore what trials do not read: its content is needed now."""
