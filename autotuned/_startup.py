@@ -37,24 +37,20 @@ class Frozen:
 
     _names: ClassVar[tuple[str, ...]] = ()
     _defaults: ClassVar[Mapping[str, Any]] = {}
+    _count: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
         cls._names = tuple(cls.__dict__.get("__annotations__", ()))
         cls._defaults = {name: cls.__dict__[name] for name in cls._names if name in cls.__dict__}
+        cls._count = len(cls._names)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        names, fields = self._names, self.__dict__
-        if not kwargs and len(args) == len(names):
+        names, fields, given = self._names, self.__dict__, len(args)
+        if not kwargs and given == self._count:
             fields.update(zip(names, args))
             return
-        fields.update(self._defaults)
-        fields.update(zip(names, args))
-        fields.update(kwargs)
-        if (
-            len(fields) != len(names)
-            or len(args) > len(names)
-            or (kwargs and not kwargs.keys() <= set(names[len(args) :]))
-        ):
+        fields.update({**self._defaults, **dict(zip(names, args)), **kwargs})
+        if len(fields) != self._count or given > self._count or (kwargs and not kwargs.keys() <= {*names[given:]}):
             raise self._refusal(args, kwargs)
 
     def _refusal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TypeError:
@@ -86,23 +82,29 @@ class Frozen:
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed."""
-        return type(self)(**{**self.fields(), **changes})
+        if not changes.keys() <= {*self._names}:
+            raise self._refusal((), {**self.fields(), **changes})
+        made = object.__new__(type(self))
+        made.__dict__.update({**self.fields(), **changes})
+        return made
 
 
 def imported(name: str) -> Any:
     """A module, imported without garbage collections if they are on.
 
     All that an import makes stays. Ten collections would look at it, one of them also at what torch and Triton made
-    before: 2 of 17 ms until a stored choice's first launch (Python 3.11).
+    before: 2 of 17 ms until a stored choice's first launch (Python 3.11). By the threshold, so that `gc.disable()` of
+    another thread holds.
     """
     # `__import__`, since `importlib.import_module` takes 17 calls of Python for a module that is there.
-    if name in sys.modules or not gc.isenabled():
+    if name in sys.modules or not (gc.isenabled() and (threshold := gc.get_threshold())[0]):
         return __import__(name, None, None, ("",))
-    gc.disable()
+    gc.set_threshold(0)
     try:
         return __import__(name, None, None, ("",))
     finally:
-        gc.enable()
+        if not gc.get_threshold()[0]:
+            gc.set_threshold(*threshold)
 
 
 class Later(ModuleType):
@@ -111,8 +113,12 @@ class Later(ModuleType):
     Not `importlib.util.LazyLoader`: before Python 3.12 two threads may execute its module at once.
     """
 
+    _module: Any = None
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(imported(self.__name__), name)
+        if self._module is None:
+            self._module = imported(self.__name__)
+        return getattr(self._module, name)
 
 
 def later(name: str) -> Any:

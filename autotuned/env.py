@@ -186,9 +186,14 @@ def local_ranks() -> int:
     return max([1, *(int(text) for text in texts if text.isdecimal())])
 
 
+def config_path_setting() -> str:
+    """`AUTOTUNED_CONFIG_PATH` as given; "" if unset."""
+    return get("AUTOTUNED_CONFIG_PATH")
+
+
 def config_path() -> list[Path]:
     """Folders of `AUTOTUNED_CONFIG_PATH`, in order, `~` expanded."""
-    return [Path(part).expanduser() for part in get("AUTOTUNED_CONFIG_PATH").split(os.pathsep) if part.strip()]
+    return [Path(part).expanduser() for part in config_path_setting().split(os.pathsep) if part.strip()]
 
 
 def cache_dir_setting() -> str:

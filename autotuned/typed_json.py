@@ -250,7 +250,7 @@ def typed(value: Json, kind: type, where: str) -> Any:
 
 def integer(value: Json, where: str, least: int = 0, most: int = INT64_MAX) -> int:
     """Return `value` if it is an integer in [least, most], else raise RecordError."""
-    number: int = typed(value, int, where)
+    number: int = value if type(value) is int else typed(value, int, where)
     if not least <= number <= most:
         below = "or more" if most == INT64_MAX else f"to {most}"
         raise wrong(where, f"a number of {least} {below}", value)
@@ -259,7 +259,8 @@ def integer(value: Json, where: str, least: int = 0, most: int = INT64_MAX) -> i
 
 def texts(value: Json, where: str) -> list[str]:
     """Return `value` if it is a list of strings, else raise RecordError."""
-    return [typed(text, str, f"{where}[{i}]") for i, text in enumerate(typed(value, list, where))]
+    listed = typed(value, list, where)
+    return [text if type(text) is str else typed(text, str, f"{where}[{i}]") for i, text in enumerate(listed)]
 
 
 def integers(value: Json, where: str, least: int = 0) -> list[int]:
@@ -281,6 +282,8 @@ def named(data: Json, where: str, names: Iterable[str]) -> dict[str, Json]:
 
 def is_finite(value: Json) -> bool:
     """Whether a JSON value is a number that a float can represent."""
+    if type(value) is float:
+        return math.isfinite(value)
     try:
         return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
     except OverflowError:  # an int of more than 308 digits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import os
 import pickle
@@ -181,3 +182,23 @@ def test_a_fork_waits_for_no_thread_that_imports_nothing_of_ours(monkeypatch: py
     stop.set()
     thread.join()
     assert slept == []
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "on", "threshold"),
+    [("pass", True, 700), ("gc.disable()", False, 700), ("gc.set_threshold(5)", True, 5)],
+)
+def test_an_import_pauses_the_collector_and_undoes_nothing_that_others_do_to_it(
+    meanwhile, on, threshold, tmp_path, monkeypatch
+):
+    (tmp_path / "imported_once.py").write_text(f"import gc\nSEEN = gc.get_threshold()[0]\n{meanwhile}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    try:
+        assert _startup.imported("imported_once").SEEN == 0
+        assert (gc.isenabled(), gc.get_threshold()[0]) == (on, threshold)
+    finally:
+        del sys.modules["imported_once"]
+        gc.set_threshold(*before)
+        gc.enable()

@@ -39,7 +39,7 @@ class Shelf(NamedTuple):
     def fitting(self, code: Code, form: Form) -> list[Variant]:
         """The variants for a call of this form, allowed or not, the most specialized first."""
         found = [variant for variant in self.binaries.matching(code, form.fixed) if variant.form.serves(form)]
-        return sorted(found, key=lambda variant: variant.form.rank)
+        return sorted(found, key=lambda variant: variant.form.rank) if len(found) > 1 else found
 
 
 class Kernel(Frozen):
@@ -70,6 +70,11 @@ class Shelves:
 
     def __bool__(self) -> bool:
         return bool(self._found) or self._more(0)
+
+    @property
+    def first(self) -> Shelf | None:
+        """The first of them."""
+        return self._found[0] if self else None
 
     def _more(self, place: int) -> bool:
         """Search folders until one has a shelf at a place; returns whether one has."""

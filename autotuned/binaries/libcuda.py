@@ -14,7 +14,7 @@ from autotuned.triton_compat.descriptors import Encoding
 
 USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that a launch may use without having asked for more
 # Attributes of a function, as the driver numbers them.
-_MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 0, 3, 4, 8, 14
+MAX_THREADS, LOCAL_BYTES, REGISTERS, _DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 0, 3, 4, 8, 14
 _RELAXED = 2  # capture mode of a thread whose calls do not end other threads' captures
 _DEVICE_POINTER, _INVALID_VALUE = 3, 1  # an attribute of addresses, and the status of an address without it
 _NO_INTERLEAVE, _PROMOTE_128 = 0, 2
@@ -45,12 +45,10 @@ class Needs(Frozen):
 
 
 class Function(Frozen):
-    """A loaded function: handles of module and function, and the driver's facts about it."""
+    """A loaded function: handles of module and function, and the most threads of a block."""
 
     module: int
     handle: int
-    registers: int
-    local_bytes: int
     most_threads: int
 
 
@@ -68,13 +66,13 @@ class Driver:
         try:
             self._call("cuModuleGetFunction", ctypes.byref(function), module, ctypes.c_char_p(name.encode()))
             self._prepare(function, needs)
-            facts = [self._fact(function, which) for which in (_REGISTERS, _LOCAL_BYTES, _MAX_THREADS)]
-            if needs.threads > facts[2]:
-                raise BinaryError(f"{name}: expected at most {facts[2]} threads a block, got {needs.threads}.", path="")
+            most = self.fact(function.value or 0, MAX_THREADS)
+            if needs.threads > most:
+                raise BinaryError(f"{name}: expected at most {most} threads a block, got {needs.threads}.", path="")
         except BaseException:
             self._library.cuModuleUnload(module)
             raise
-        return Function(module.value or 0, function.value or 0, *facts)
+        return Function(module.value or 0, function.value or 0, most)
 
     def launch(
         self, function: int, grid: Sequence[int], stream: int, needs: Needs, values: Sequence[Any],
@@ -156,9 +154,10 @@ class Driver:
         if needs.ctas > 8:  # more than every device of the architecture supports
             self._call("cuFuncSetAttribute", function, _NON_PORTABLE_CLUSTER, 1)
 
-    def _fact(self, function: Any, which: int) -> int:
+    def fact(self, function: int, which: int) -> int:
+        """An attribute of a loaded function, by its handle."""
         value = ctypes.c_int()
-        self._call("cuFuncGetAttribute", ctypes.byref(value), which, function)
+        self._call("cuFuncGetAttribute", ctypes.byref(value), which, ctypes.c_void_p(function))
         return value.value
 
     def _call(self, name: str, *args: Any) -> None:

@@ -7,7 +7,7 @@ import ctypes
 import operator
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +36,7 @@ class Loaded:
         kernel: The machine code.
         hash: The variant's digest.
         module, function: The driver's handles.
-        n_regs, n_spills, n_max_threads: From the driver.
+        n_regs, n_spills, n_max_threads: From the driver, asked at the first use.
         src: Has `fn` and `signature` only.
         run: Launches, as Triton's launcher does.
     """
@@ -53,8 +53,18 @@ class Loaded:
         found = libcuda.driver().load(code, self.name, device, needs)
         compiled.tell_load(found.module, found.handle, self.name, self.hash)
         self.module, self.function = found.module, found.handle
-        self.n_regs, self.n_spills, self.n_max_threads = found.registers, found.local_bytes // 4, found.most_threads
+        self.n_max_threads = found.most_threads
         self.run = Launch(self, needs)
+
+    @cached_property
+    def n_regs(self) -> int:
+        """Registers of a thread."""
+        return libcuda.driver().fact(self.function, libcuda.REGISTERS)
+
+    @cached_property
+    def n_spills(self) -> int:
+        """Words that a thread keeps in memory."""
+        return libcuda.driver().fact(self.function, libcuda.LOCAL_BYTES) // 4
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"expected an attribute that a shipped binary has, got {name!r}: {NOT_HERE}.")
@@ -112,12 +122,19 @@ class Launch:
         self.profile_scratch_size = 0
         self.launch_cooperative_grid, self.launch_pdl = metadata.launch_cooperative_grid, metadata.launch_pdl
         self._attributes = launch_attributes(metadata, needs.ctas)
-        form = loaded.variant.form
-        found = descriptors.encodings(descriptors.flat(type_ for _, type_ in form.launched), metadata)
-        if found is None:
-            raise BinaryError("expected descriptors that the driver's own call encodes, got another kind.", path="")
-        encodings = iter(found)
-        self._passed = [
+        self._form = loaded.variant.form
+        self._encodings: tuple[Encoding, ...] = ()
+        if self._form.has_descriptors:
+            found = descriptors.encodings(descriptors.flat(type_ for _, type_ in self._form.launched), metadata)
+            if found is None:
+                raise BinaryError("expected descriptors that the driver's own call encodes, got another kind.", path="")
+            self._encodings = found
+
+    @cached_property
+    def _passed(self) -> list[tuple[Sequence[int], str, str, Encoding | None]]:
+        """Where each passed parameter is, its name and type, and how it is encoded; most are launched in C."""
+        form, encodings = self._form, iter(self._encodings)
+        return [
             (form.place(name), name, type_, next(encodings) if descriptors.is_type(type_) else None)
             for name, type_ in form.launched
         ]

@@ -90,12 +90,13 @@ class Server:
 
     # -- finding -------------------------------------------------------------------------------------------------
 
-    def code(self, device: Device) -> Code | None:
-        """What a binary must be compiled from; None without NVIDIA GPU, or if the code uses values of this process
-        only.
+    def code(self, device: Device, source: str | None = None) -> Code | None:
+        """What a binary must be compiled from, with the tunable's latest `source` or a new one.
+
+        None without NVIDIA GPU, or if the code uses values of this process only.
         """
         arch, tunable = specialization.arch_of(device.arch), self._tunable
-        source = tunable.exact_source  # first: it finds what is `opaque`
+        source = tunable.exact_source(tunable.source if source is None else source)  # first: it finds what is `opaque`
         if arch is None or (self._version is None and (tunable.opaque or tunable.exact_opaque)):
             return None
         made_of, known = (source, tunable.environment(), arch), self._latest_code  # read once, like all of these
@@ -105,11 +106,11 @@ class Server:
             known = self._latest_code = made_of, code
         return known[1]
 
-    def _code_of(self, call: Call, device: Device | None = None) -> Code | None:
+    def _code_of(self, call: Call, device: Device | None = None, source: str | None = None) -> Code | None:
         """The code for a call's device, once per call, since it inspects everything the kernel uses."""
         of, code = self._latest  # read once: another thread may replace it
         if of is None or of() is not call:
-            code = self.code(self._tunable.device(call) if device is None else device)
+            code = self.code(self._tunable.device(call) if device is None else device, source)
             self._latest = weakref.ref(call), code
         return code
 
@@ -142,30 +143,34 @@ class Server:
             self._specializers[arch] = Specializer(self.jit, arch)
         return self._specializers[arch]
 
-    def look(self, call: Call, part: Json, context: Mapping[str, Json], live: Candidates, needed: Conditions) -> Look:
-        """The choice of an entry with a binary for the call (`part` of its key), whatever toolchain measured it."""
-        device = self._tunable.device(call)
-        shelves, text = self.shelves(device), canonical(part)
+    def look(
+        self, call: Call, device: Device, part: Json, context: Mapping[str, Json], live: Candidates, needed: Conditions
+    ) -> Look:
+        """The choice of an entry with a binary for the call (`part` of its key), whatever toolchain measured it.
+
+        `context` is that of the call on the device, now.
+        """
+        shelves = self.shelves(device)
         if not shelves:
             return Look(None, "absent")
         if why := specialization.changes_code(self.jit):
             return Look(None, "absent", why)
-        code, seen = self._code_of(call, device), Look(None, "absent", "none for this call and code")
+        code, seen = self._code_of(call, device, context["source"]), None
         for shelf in shelves if code is not None else ():
-            for entry in self._entries(shelf, text, context):
+            for entry in self._entries(shelf, part, context):
                 config, lack = live.get(entry.identity), conditions.lack(entry.conditions, needed)
                 if config is None:
                     seen = Look(None, "config gone", mismatch.misfit(entry.config, live), shelf.path)
                 elif lack:
                     seen = Look(None, "weaker conditions", f"measured {lack}", shelf.path)
-                elif why := self._why_not(call, config, shelf, partial(_names, entry)):
+                elif why := self._why_not(call, config, shelf, entry.binaries.__contains__):
                     seen = Look(None, "absent", f"{shelf.path}: {why}")
                 else:
                     note = Choice(config, Origin.BINARY, where=shelf.path, conditions=entry.conditions)
-                    return seen.replace(choice=note)
-        return seen
+                    return Look(note) if seen is None else seen.replace(choice=note)
+        return seen or Look(None, "absent", "none for this call and code")
 
-    def _entries(self, shelf: Shelf, call: str, context: Mapping[str, Json]) -> list[Entry]:
+    def _entries(self, shelf: Shelf, part: Json, context: Mapping[str, Json]) -> list[Entry]:
         """Entries with binaries for a call, in all contexts that differ at most in the toolchain."""
         if shelf.config.device_json != context["device"]:
             return []
@@ -173,7 +178,7 @@ class Server:
         if of is not context:
             ours = _without_toolchain(context, toolchain.version())
             self._latest_context = context, ours
-        found = shelf.config.in_all_contexts(call)
+        found = shelf.config.in_all_contexts(part)
         return [entry for theirs, entry in found if entry.binaries and _rest(shelf.config, theirs) == ours]
 
     def has_any(self, call: Call) -> bool:
@@ -185,20 +190,21 @@ class Server:
         if why := specialization.changes_code(self.jit):
             return why
         shelves = self.shelves(self._tunable.device(call))
-        whys = [self._why_not(call, config, shelf, shelf.allows) for shelf in shelves]
+        whys = [self._why_not(call, config, shelf, shelf.config.names_binary) for shelf in shelves]
         return "" if "" in whys else next(iter(whys), "there are no binaries for this device")
 
-    def _why_not(self, call: Call, config: Any, shelf: Shelf, named: Callable[[Variant], bool]) -> str:
-        """Why no binary that an entry named serves a call; "" if one does."""
+    def _why_not(self, call: Call, config: Any, shelf: Shelf, names: Callable[[str], bool]) -> str:
+        """Why no binary of those that are named, by digest, serves a call; "" if one does."""
         asked = self.asked(call, config)
         if asked is None:
             return "its arguments or constants are of a kind that no binary is built for"
         fitting = shelf.fitting(asked.code, asked.form)
-        if any(map(named, fitting)):
-            if next(iter(self._shelves or ()), None) is shelf:  # for `find`, which follows
-                self._latest_found = shelf, next(one for one in fitting if named(one) or shelf.allows(one)), asked
+        if any(names(one.digest) for one in fitting):
+            if self._shelves is not None and self._shelves.first is shelf:  # for `find`, which follows
+                best = next(one for one in fitting if names(one.digest) or shelf.allows(one))
+                self._latest_found = shelf, best, asked
             return ""
-        theirs = list(filter(named, shelf.binaries.variants))
+        theirs = [one for one in shelf.binaries.variants if names(one.digest)]
         if config.pre_hook is not None:  # it may set the blocks of descriptors
             later = [one.form.of_any_block for one in theirs if one.code.text == asked.code.text]
             if any(form.serves(asked.form.of_any_block) for form in later):
@@ -285,23 +291,26 @@ class Server:
 
     # -- launching -----------------------------------------------------------------------------------------------
 
-    def launch(self, call: Call, config: Any, binary: Loaded) -> Any:
-        """Launch a binary for a call; returns the kernel, as Triton's launch does."""
-        arguments, grid = self.ordered(call, config), call.grid
+    def sized(self, call: Call, config: Any) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """All parameters of the Triton function, in order, and the sizes of the grid, asked with them if callable."""
+        everything, grid = self._tunable.everything(call, config), call.grid
+        arguments = {p.name: everything.get(p.name, p.default) for p in self._tunable.parameters}
         try:
             sizes = grid(arguments) if callable(grid) else grid
-            device = toolchain.current_device()
-            binary.launch(tuple(size.__index__() for size in sizes), toolchain.stream_getter()(device),
-                          tuple(arguments.values()))  # fmt: skip
+            return arguments, tuple([size.__index__() for size in sizes])
         except Exception as error:
             refuse_grid(grid, arguments, self._tunable.name, error)
             raise
-        return binary
 
-    def ordered(self, call: Call, config: Any) -> dict[str, Any]:
-        """All parameters of the Triton function, in order."""
-        everything = self._tunable.everything(call, config)
-        return {p.name: everything.get(p.name, p.default) for p in self._tunable.parameters}
+    def launch(self, arguments: Mapping[str, Any], sizes: tuple[int, ...], binary: Loaded) -> Any:
+        """Launch a binary with what `sized` returned; returns the kernel, as Triton's launch does."""
+        stream = toolchain.stream_getter()(toolchain.current_device())
+        try:
+            binary.launch(sizes, stream, tuple(arguments.values()))
+        except Exception as error:
+            refuse_grid(sizes, arguments, self._tunable.name, error)
+            raise
+        return binary
 
     def launching(self, bound: Callable[[tuple[Any, ...], Any], Call], config: Any, otherwise: Any) -> Any:
         """A launch that looks up a binary each time, for the call that `bound` makes, and falls back on `otherwise`."""
@@ -309,13 +318,9 @@ class Server:
         def run(values: tuple[Any, ...], grid: Any) -> Any:
             call = bound(values, grid)
             binary = self.load(call, config)
-            return otherwise(values, grid) if binary is None else self.launch(call, config, binary)
+            return otherwise(values, grid) if binary is None else self.launch(*self.sized(call, config), binary)
 
         return run
-
-
-def _names(entry: Entry, variant: Variant) -> bool:
-    return variant.digest in entry.binaries
 
 
 def _rest(config: ConfigFile, context: Mapping[str, Json]) -> str:

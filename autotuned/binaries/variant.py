@@ -142,12 +142,25 @@ class Form(Frozen):
     @property
     def signature(self) -> dict[str, Any]:
         """Triton's type of each parameter."""
+        if not self.has_tuples:
+            return {name: "constexpr" if type_ in _COMPILED_IN else type_ for name, type_ in self.types}
         types = iter(self.types)
         return {name: _triton_type(type_, types) for name, type_ in types}
 
+    @property
+    def has_tuples(self) -> bool:
+        """Whether a parameter is a tuple, whose items follow it."""
+        return "tuple[" in str(self.types)
+
+    @property
+    def has_descriptors(self) -> bool:
+        """Whether a parameter, or an item of a tuple, is a tensor descriptor."""
+        return "tensordesc<" in str(self.types)
+
     def to_json(self) -> dict[str, Json]:
         """As stored in a file."""
-        return {**self.fields(), "types": [list(pair) for pair in self.types], "assumes": dict(self.assumes)}
+        types = [list(pair) for pair in self.types]
+        return {"types": types, "assumes": dict(self.assumes), "constants": self.constants, "options": self.options}
 
     @classmethod
     def load(cls, fields: Mapping[str, Json], where: str) -> Form:
@@ -225,7 +238,10 @@ class Variant(Frozen):
 
     def to_json(self) -> dict[str, Json]:
         """All fields."""
-        return {**self.fields(), "code": self.code.fields(), "form": self.form.to_json()}
+        return {
+            "kernel": self.kernel, "triton": self.triton, "code": self.code.fields(), "form": self.form.to_json(),
+            "metadata": self.metadata, "blob": self.blob,
+        }  # fmt: skip
 
     @property
     def launch(self) -> dict[str, Json]:
@@ -270,22 +286,34 @@ def check_metadata(data: Json, where: str) -> dict[str, Json]:
 
 def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
     """A specialization as data; None for half-precision numbers, or constants without a spelling."""
-    own = frozenset(constexprs)
+    own, attrs, given = frozenset(constexprs), special.attrs, special.constants
+    types: dict[str, str] = {}
+    constants: dict[str, Json] = {}
+    assumes: dict[str, str] = {}
     try:
-        parts, attrs = _parts(special.signature), special.attrs
-        folded = {path: _compiled_in(name, special.constants.get(path), own)
-                  for name, path, type_ in parts if type_ == "constexpr"}  # fmt: skip
-        types = tuple([(name, folded.get(path, type_)) for name, path, type_ in parts])
-        unknown = [type_ for _, type_ in types if type_ not in _COMPILED_IN and not is_launched(type_)]
-        if not all(_items(type_) >= 0 for type_ in unknown):
-            return None
-        constants = {name: _spelled(name, special.constants.get(path))
-                     for name, path, _ in parts if path in folded and folded[path] == "constexpr"}  # fmt: skip
-        known = [(name, attrs[path]) for name, path, _ in parts if path in attrs]
-        assumes = {name: _assumption(*map(tuple, assumed)) for name, assumed in known if assumed}
-        return Form(types, assumes, constants, _options_of(special.options))
+        for name, path, type_ in _parts(special.signature):
+            types[name] = type_
+            if type_ == "constexpr":
+                value = given.get(path)
+                types[name] = _compiled_in(name, value, own)
+                if types[name] == "constexpr":
+                    small = type(value) is int and -_SMALL < value < _SMALL
+                    constants[name] = value if small or type(value) is bool else _spelled(name, value)
+            if path in attrs and attrs[path]:
+                assumes[name] = _assumption(*map(tuple, attrs[path]))
+        pairs = tuple(types.items())
+        return Form(pairs, assumes, constants, _options_of(special.options)) if _are_known(pairs) else None
     except (EncodingError, TypeError):
         return None
+
+
+_SMALL = 1 << 63  # integers below are spelled as they are
+
+
+@lru_cache(maxsize=1024)
+def _are_known(types: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a launch passes a value of each type, or it is compiled in, or a tuple of such."""
+    return all(type_ in _COMPILED_IN or is_launched(type_) or _items(type_) >= 0 for _, type_ in types)
 
 
 def _spelled(name: str, value: Any) -> Json:

@@ -83,16 +83,17 @@ def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:
 
 def passed(call: Json) -> set[str]:
     """The names of a call's arguments and options that are in its key."""
-    parts = [call[part] for part in ("tensors", "values", "none", "options") if type(call.get(part)) in (dict, list)]
-    names = [name for part in parts for name in part if type(name) is str]
-    return {name.partition("[")[0] if "[" in name else name for name in names}
+    parts = [call[part] for part in ("tensors", "values", "none", "options") if part in call]
+    names = {name for part in parts if type(part) in (dict, list) for name in part if type(name) is str}
+    return {name.partition("[")[0] for name in names} if "[" in "".join(names) else names
 
 
 def fields_of(data: Any, where: str, names: Set[str]) -> dict[str, Any]:
     """Return an object that must have exactly these fields, else RecordError."""
     fields: dict[str, Any] = typed(data, dict, where)
+    if fields.keys() == names:
+        return fields
     missing, unknown = sorted(names - fields.keys()), sorted(fields.keys() - names)
-    if missing or unknown:
-        kind = "missing" if missing else "unknown"
-        raise RecordError(f"{where}: field {(missing or unknown)[0]!r} is {kind}.", where=where)
-    return fields
+    raise RecordError(
+        f"{where}: field {(missing or unknown)[0]!r} is {'missing' if missing else 'unknown'}.", where=where
+    )

@@ -156,9 +156,10 @@ class ConfigFile:
             return None
         return group.entries.get(canonical(key.call))
 
-    def in_all_contexts(self, call: str) -> list[tuple[Json, Entry]]:
-        """The entries for a call, given as canonical text, each with its context."""
-        return [(group.context, group.entries[call]) for group in self._groups.values() if call in group.entries]
+    def in_all_contexts(self, call: Json) -> list[tuple[Json, Entry]]:
+        """The entries for a call, each with its context."""
+        text = canonical(call)
+        return [(group.context, group.entries[text]) for group in self._groups.values() if text in group.entries]
 
     def names_binary(self, digest: str) -> bool:
         """Whether an entry names this binary; with "", whether one names any."""

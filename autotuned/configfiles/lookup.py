@@ -6,6 +6,7 @@ import heapq
 import importlib.resources
 import itertools
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
@@ -26,7 +27,7 @@ from autotuned.store import conditions
 from autotuned.store.choice import Candidates, Choice, Look, Origin
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.tunable import mismatch
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
@@ -94,8 +95,8 @@ def register_configs(
 ) -> None:
     """Serve the config files of an application.
 
-    Later registrations are searched first; all of them after `AUTOTUNED_CONFIG_PATH`, and before the packages of the
-    entry-point group `autotuned.configs` and this package's own files.
+    The latest is searched first, and replaces an earlier one of the same folder. All come after
+    `AUTOTUNED_CONFIG_PATH`, and before the entry-point group `autotuned.configs` and this package's own files.
 
     Args:
         source: A package ("mypkg.tuned", read with importlib.resources, also from a zip) or a folder.
@@ -112,7 +113,9 @@ def register_configs(
     if not folder.is_dir():
         folder = _package_folder(str(source))
         _say_if_empty(folder, str(source))
-    _registered.insert(0, Folder(folder, actions, binaries))
+    place = os.path.realpath(str(folder))
+    others = (other for other in _registered if os.path.realpath(str(other.path)) != place)
+    _registered[:] = [Folder(folder, actions, binaries), *others]
     forget_files()
 
 
@@ -148,8 +151,8 @@ def generation() -> int:
 
 def state() -> tuple[Any, ...]:
     """A value that stays equal while the same folders are searched and nothing must be read again."""
-    told = (*env.config_path(), *(folder.path for folder in _registered))
-    return _generation, *map(str, told), *map(id, _packages.values())
+    paths = [str(folder.path) for folder in _registered]
+    return _generation, env.config_path_setting(), *paths, *map(id, _packages.values())
 
 
 def folders() -> Iterator[Folder]:
@@ -373,10 +376,9 @@ def _why_not(offer: Offer, candidates: Candidates, lack: str) -> str:
 
 def _ladder(key: Key) -> list[Offer]:
     """Entries for the call in other contexts, best first."""
-    call = canonical(key.call)
     offers = []
     for held in files_for(key):
-        for context, entry in held.file.in_all_contexts(call):
+        for context, entry in held.file.in_all_contexts(key.call):
             verdict = held.judge(key, context)
             if verdict is not None and verdict.notes:  # without notes it is the same context
                 offers.append(Offer((verdict.rank, held.number), verdict, entry, context, held, verdict.words))

@@ -57,9 +57,9 @@ def install(
         race: Measure with this package's search instead: configs compile in parallel, race, and have their writes
             restored. A library's own benchmark is kept and times each config. Choices of races and of Triton's
             benchmark are stored apart.
-        binaries: A folder that keeps everything Triton compiles in this process for the next start, also in another
-            container and under another path (docs/ship-without-a-compiler.md). It holds code: only those who may run
-            code as this user may have write access.
+        binaries: A folder that keeps everything Triton compiles in this process, and what was chosen, for the next
+            start, also in another container and under another path (docs/ship-without-a-compiler.md). It holds code:
+            only those who may run code as this user may have write access.
 
     Raises:
         VersionError: Triton is older than 3.6.
@@ -97,8 +97,7 @@ def uninstall() -> None:
 
 
 def _keep_binaries(folder: Path) -> None:
-    from autotuned.dropin.kept import Kept
-    from autotuned.triton_compat import specialization
+    from autotuned.dropin import kept
 
     if _installed.kept is not None and _installed.kept.folder == folder:
         return
@@ -108,11 +107,11 @@ def _keep_binaries(folder: Path) -> None:
     if _installed.undo_kept is not None:
         _installed.undo_kept()
 
-    def make(original: Any) -> Any:
-        _installed.kept = Kept(folder, original, lambda: _installed.kept)
-        return _installed.kept
+    def put(now: Any) -> Any:
+        _installed.kept = now
+        return now
 
-    _installed.undo_kept = specialization.stand_in_for_compile(make)
+    _installed.undo_kept = kept.begin(folder, put, lambda: _installed.kept)
 
 
 def _wrap_run() -> None:

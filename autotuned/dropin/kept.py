@@ -15,9 +15,11 @@ from autotuned.binaries import file as binaryfile
 from autotuned.binaries.file import BinaryFile
 from autotuned.binaries.variant import Code, Form, Variant, plain
 from autotuned.configfiles import policy
+from autotuned.dropin import kept_host
+from autotuned.dropin.stock_tuner import keeping
 from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import exact, source
-from autotuned.triton_compat import fingerprint, specialization
+from autotuned.triton_compat import fingerprint, launcher, specialization
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization
 from autotuned.typed_json import Json, canonical, digest
@@ -111,6 +113,26 @@ class Kept:
             disk.write_bytes(self._path(wanted), file.dump())
         except (OSError, TypeError, ValueError) as error:
             env.warn_once(f"kept {self.folder}", "compiled kernels are not kept in %s: %s", self.folder, error)
+
+
+def begin(folder: Path, put: Callable[[Kept], Kept], now: Callable[[], Kept | None]) -> Callable[[], None]:
+    """Keep kernels, what the C compiler builds, and choices in a folder; returns an undo function.
+
+    Args:
+        put: Makes a `Kept` the installed one, which `now` returns.
+    """
+    undo = [
+        specialization.stand_in_for_compile(lambda original: put(Kept(folder, original, now))),
+        launcher.stand_in_for_build(kept_host.keeper(folder)),
+    ]
+    keeping.append(folder)
+
+    def end() -> None:
+        for one in undo:
+            one()
+        keeping.remove(folder)
+
+    return end
 
 
 def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> Wanted | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import env, events
 from autotuned._startup import later
 from autotuned.dropin.empties import LeftOut
-from autotuned.dropin.stock_tuner import Seed, compiling, seed_of, timing_of
+from autotuned.dropin.stock_tuner import Seed, compiling, keeping, seed_of, timing_of
 from autotuned.dropin.widened import Widened
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key.key import Key
@@ -20,9 +20,9 @@ from autotuned.store import layout
 from autotuned.triton_compat import fingerprint, kernel
 
 if TYPE_CHECKING:
-    from autotuned.dropin import order, raced
+    from autotuned.dropin import kept_choices, order, raced
 else:
-    order, raced = later("dropin.order"), later("dropin.raced")
+    order, raced, kept_choices = later("dropin.order"), later("dropin.raced"), later("dropin.kept_choices")
 
 log = logging.getLogger("autotuned")
 
@@ -53,6 +53,7 @@ class Asked:
         self._widened: Widened | None = None
         self._race: raced.Race | None = None
         self._begun = False
+        self._to_keep: Key | None = None
         self._left_out = LeftOut(self.tuner)
 
     def look_up(self, memory: Memory, own: Any) -> bool:
@@ -72,8 +73,10 @@ class Asked:
         self._before = self.tuner.__dict__.get("configs_timings")
         try:
             self._call = seed.call(self.args, self.kwargs)
-            self.key = seed.key(self.tuner.keys, self.tuner.configs, self._call)
-            found = self._stored(mode)
+            found = self._kept(mode)
+            if found is None:
+                self.key = seed.key(self.tuner.keys, self.tuner.configs, self._call)
+                found = self._stored(mode)
         except (AutotunedError, OSError) as error:
             why = failures.describe(error)
             log.warning("`%s`: no choice is looked up or stored (%s); Triton tunes it.", seed.tunable.name, why)
@@ -95,6 +98,17 @@ class Asked:
     def _end(self) -> list[str]:
         """The names restored while Triton measured."""
         return self._widened.end() if self._widened is not None else list(self._seed.needed.restore or ())
+
+    def _kept(self, mode: str) -> Any:
+        """The choice that a folder of `--binaries` has; one that it lacks is put there when the call ends."""
+        if not keeping or mode == "search":
+            return None
+        self._to_keep = self._seed.key_of_kept(self.tuner.keys, self.tuner.configs, self._call)
+        if self._to_keep is None or not kept_choices.are_there():
+            return None
+        live = self._seed.identities(self.left())
+        choice = kept_choices.find(self._to_keep, live, self._seed.needed)
+        return choice.config if choice is not None and choice.complete else None
 
     def _stored(self, mode: str) -> Any:
         if self.key is None or mode == "search" or not self._seed.is_known(self.key):
@@ -162,6 +176,8 @@ class Asked:
             is_kept = self._race is not None and self._race.is_run
             if timings is not self._before and memory.has(self.missed) and not is_kept:
                 self._keep(memory, timings, restore)
+        if self.key is not None and self._to_keep is not None and not self.passing:
+            kept_choices.keep(self.key, self._to_keep)
 
     def fail(self, memory: Memory) -> None:
         """Drop a choice none of whose configs ran, or Triton would launch it again and again."""
@@ -281,7 +297,8 @@ def adopt(tuner: Any) -> Memory:
     """Give one of Triton's tuners a cache that asks the store."""
     with _adopting:
         if type(tuner.cache) is not Memory:
-            fingerprint.begin(layout.root())
+            if not (keeping and kept_choices.are_there()):
+                fingerprint.begin(layout.root())
             tuner.cache = Memory(tuner.cache, lambda: None)
         memory: Memory = tuner.cache
         return memory

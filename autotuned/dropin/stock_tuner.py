@@ -8,6 +8,7 @@ import math
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from autotuned import env
@@ -21,7 +22,7 @@ from autotuned.store import conditions
 from autotuned.store.choice import Origin, Place
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing, TuningRecord
-from autotuned.triton_compat import kernel
+from autotuned.triton_compat import fingerprint, kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Hooks
 from autotuned.tunable.kernel import TunableKernel
@@ -41,6 +42,7 @@ class _Switch:
 
 racing = _Switch()  # our search measures for tuners with Triton's benchmark
 compiling = _Switch()  # compile ahead of measurements and launches
+keeping: list[Path] = []  # the folder of `--binaries`, if there is one
 _FAILED = "Triton counted it as failed"
 
 
@@ -79,8 +81,24 @@ class Seed:
         Values are by name and typed, so that 1 and True differ and a missing argument equals its default. The list of
         configs is in it, since two tuners may share a kernel.
         """
-        name = self.tunable.name
-        where = f"`{name}`"
+        key = Key(self.tunable.name, self._part(keys, configs, call), *self._context.of(call))
+        if portable(key.to_json()):
+            return key
+        why = why_not_portable(key.to_json())
+        self.warn_once("`%s`: its choices are kept in memory only: %s.", f"memory: {why}", why)
+        return None
+
+    def key_of_kept(self, keys: Sequence[str], configs: Sequence[Any], call: Call) -> Key | None:
+        """The same with the launch interface in the place of the toolchain, as kept binaries are matched."""
+        context = {
+            **self._context.without_toolchain(self.tunable.device(call)),
+            "interface": fingerprint.launch_interface(),
+        }
+        key = Key(self.tunable.name, self._part(keys, configs, call), context)
+        return key if portable(key.to_json()) else None
+
+    def _part(self, keys: Sequence[str], configs: Sequence[Any], call: Call) -> dict[str, Json]:
+        where = f"`{self.tunable.name}`"
         values = {at: encode(call.arguments[at], where, _spell) for at in keys if at in call.arguments}
         dtypes: dict[str, Json] = {
             path: {"dtype": dtype, "strides": ""}
@@ -89,13 +107,7 @@ class Seed:
         }
         timer = OWN_TIMER if self.races else TIMER
         tuner: dict[str, Json] = {"name": timer, "configs": digest(sorted(self.identities(configs)))}
-        part: dict[str, Json] = {"tensors": dtypes, "values": values, "none": [], "tuner": tuner}
-        key = Key(name, part, *self._context.of(call))
-        if portable(key.to_json()):
-            return key
-        why = why_not_portable(key.to_json())
-        self.warn_once("`%s`: its choices are kept in memory only: %s.", f"memory: {why}", why)
-        return None
+        return {"tensors": dtypes, "values": values, "none": [], "tuner": tuner}
 
     def identities(self, configs: Sequence[Any]) -> dict[str, Any]:
         """Live configs by identity; of equal ones, the first."""

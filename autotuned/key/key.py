@@ -7,7 +7,8 @@ import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
+from weakref import ref
 
 from autotuned._startup import Frozen
 from autotuned.gpu.device import from_json
@@ -29,6 +30,28 @@ from autotuned.typed_json import (
     typed,
     wrong,
 )
+
+T = TypeVar("T")
+CLASSES = 4096  # whose facts are remembered
+
+
+def by_class(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Remember a function's answers for classes, but keep no class alive: methods of a local one may hold tensors."""
+    answers = _Answers(function)
+    return lambda kind: answers[ref(kind)]
+
+
+class _Answers(dict[Any, Any]):
+    """By weak reference: a class in the place of a dead one has another."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def __missing__(self, kind: Any) -> Any:
+        if len(self) >= CLASSES:
+            self.clear()
+        answer = self[kind] = self._function(kind())
+        return answer
 
 
 class Key(Frozen):
@@ -116,7 +139,7 @@ def call_part(
     """
     part: dict[str, Json] = {"tensors": {}, "values": {}, "none": []}
     for name, value in arguments.items():
-        if is_tensor_type(type(value)):  # type: ignore[arg-type]  # mypy: a class is not Hashable
+        if is_tensor_type(type(value)):
             part["tensors"][name] = _tensor_part(value, spec, name)
         elif type(value) is int and name not in spec.buckets and value.bit_length() < WIDE:  # the most common
             if spec.has_value(name, value):
@@ -239,21 +262,21 @@ def is_tensor_by_attributes(value: Any) -> bool:
     return all(any(name in own for name in names) for names in _lacking(kind)) and not is_numpy_scalar(value)
 
 
-@lru_cache(4096)
+@by_class
 def _lacking(kind: type) -> list[tuple[str, ...]]:
     """The attributes of a tensor that a class lacks, each with its alternative names."""
     layout: tuple[tuple[str, ...], ...] = (("dtype",), ("shape",), ("stride", "strides"))
     return [names for names in layout if not any(hasattr(kind, name) for name in names)]
 
 
-@lru_cache(4096)
+@by_class
 def _says_all(kind: type) -> bool:
     """Whether no `__getattr__` or `__getattribute__` can add attributes."""
     getter: object = kind.__getattribute__
     return getter is object.__getattribute__ and not hasattr(kind, "__getattr__")
 
 
-@lru_cache(256)
+@by_class
 def is_tensor_type(kind: type) -> bool:
     """Whether all values of a type are tensors: 0.1 us instead of 0.8 for checking the value (tests/bench/key.py)."""
     has_layout = hasattr(kind, "shape") and (hasattr(kind, "stride") or hasattr(kind, "strides"))
@@ -334,15 +357,16 @@ def check_call(call: Json, where: str) -> dict[str, Json]:
     """Check the types of a call's tensors, values, absent arguments and options; RecordError if one is wrong."""
     found: dict[str, Json] = typed(call, dict, where)
     for part in ("tensors", "values", "options"):
-        if part in found:
+        if part in found and type(found[part]) is not dict:
             typed(found[part], dict, f"{where}.{part}")
-    texts(found.get("none", []), f"{where}.none")
+    if found.get("none", []) != []:
+        texts(found["none"], f"{where}.none")
     for name, tensor in found.get("tensors", {}).items():
         place = f"{where}.tensors.{name:.60}"
-        typed(tensor, dict, place)
+        fields = tensor if type(tensor) is dict else typed(tensor, dict, place)
         for field in ("dtype", "strides"):
-            if type(tensor.get(field)) is not str:
-                raise wrong(f"{place}.{field}", "str", tensor.get(field))
+            if type(fields.get(field)) is not str:
+                raise wrong(f"{place}.{field}", "str", fields.get(field))
         if "shape" in tensor:
             integers(tensor["shape"], f"{place}.shape", -INT64_MAX)  # a bucket may be any number
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import itertools
 import logging
@@ -11,10 +10,10 @@ import types
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotuned.errors import CallError
-from autotuned.key.key import PLAIN, is_tensor_by_attributes, is_tensor_type, strides_of
+from autotuned.key.key import PLAIN, by_class, is_tensor_by_attributes, is_tensor_type, strides_of
 
 LIMIT = 100_000  # opened objects per value: anything larger is a program's whole state
 NEAR, FIRST = 32, 64  # on the path of a hit: opened objects, and visited items of each
@@ -43,12 +42,6 @@ def is_cut(value: Any) -> bool:
     return any(tensor is _CUT for tensor in _walk(value, deque.pop, LIMIT, sys.maxsize))
 
 
-def near(value: Any, wanted: Callable[[Any], bool]) -> Any:
-    """The first tensor, breadth first, for which `wanted` is true; None if the search ends without one."""
-    found = (tensor for tensor in _walk(value, deque.popleft, NEAR, FIRST) if tensor is not _CUT)
-    return next(filter(wanted, found), None)
-
-
 def _walk(value: Any, take: Callable[[deque[Any]], Any], limit: int, first: int) -> Iterator[Any]:
     """Yield the tensors, and `_CUT` at the end if there may be more.
 
@@ -56,30 +49,45 @@ def _walk(value: Any, take: Callable[[deque[Any]], Any], limit: int, first: int)
         take: `deque.pop` for depth first, `deque.popleft` for breadth first.
         limit, first: How many objects are opened, and how many items of each are visited.
     """
-    kind: Any = type(value)
-    waiting = deque(() if _is_closed(kind) else (value,))
+    kind = _kind(type(value))
+    waiting = deque(() if kind.is_closed else ((value, kind),))
     seen = {id(value): value}  # holds objects, so that ids stay unique
     for _ in range(limit):
         if not waiting:
             return
-        one = take(waiting)
-        if is_array(one):
+        one, kind = take(waiting)
+        if is_strided(one) if kind.is_tensor else kind.is_written_to and is_tensor_by_attributes(one):
             yield one
             if not holds_objects(one):
                 continue
-        fresh, kind = [], type(one)
-        for part in _opener(kind)(one, first):
-            kind = type(part)
-            if _is_closed(kind) or id(part) in seen or (kind in _SIZED and not part):
+        fresh = []
+        for part in kind.parts(one, first):
+            kind = _kind(type(part))
+            if kind.is_closed or id(part) in seen or (kind.has_size and not part):
                 continue
             seen[id(part)] = part
-            fresh.append(part)
+            fresh.append((part, kind))
         waiting.extend(reversed(fresh) if take is deque.pop else fresh)
     if waiting:
         yield _CUT
 
 
-@functools.lru_cache(4096)
+class _Kind(NamedTuple):
+    """What the walk asks about a class: whether it ends there, and `parts(value, first)`, at least the first ones."""
+
+    is_closed: bool
+    is_tensor: bool
+    is_written_to: bool  # an array if instance attributes supply what is missing
+    has_size: bool
+    parts: Callable[[Any, int], Iterable[Any]]
+
+
+@by_class
+def _kind(kind: Any) -> _Kind:
+    is_written_to = kind.__name__ != _WRAPPER and (hasattr(kind, "data_ptr") or hasattr(kind, "__setitem__"))
+    return _Kind(_is_closed(kind), is_tensor_type(kind), is_written_to, kind in _SIZED, _opener(kind))
+
+
 def _is_closed(kind: type) -> bool:
     if str(kind.__module__).startswith(_CLOSED_MODULES):
         return kind.__name__ != _WRAPPER and "Descriptor" not in kind.__name__
@@ -87,19 +95,6 @@ def _is_closed(kind: type) -> bool:
 
 
 # -- what is a tensor -------------------------------------------------------------------------------------------------
-
-
-def is_array(one: Any) -> bool:
-    """Whether the walk ends here: a tensor whose elements can be copied and written."""
-    kind: Any = type(one)
-    if is_tensor_type(kind):
-        return is_strided(one)
-    return _is_written_to(kind) and is_tensor_by_attributes(one)
-
-
-@functools.lru_cache(4096)
-def _is_written_to(kind: type) -> bool:
-    return kind.__name__ != _WRAPPER and (hasattr(kind, "data_ptr") or hasattr(kind, "__setitem__"))
 
 
 def is_strided(tensor: Any) -> bool:
@@ -120,7 +115,6 @@ def holds_objects(tensor: Any) -> bool:
 # -- what a value holds -----------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(4096)
 def _opener(kind: Any) -> Callable[[Any, int], Iterable[Any]]:
     """The function listing (at least the first) objects inside a value of a type.
 
@@ -239,14 +233,21 @@ def _is_none(value: Any) -> bool:
 
 
 def gpu_of(value: Any) -> int | None:
-    """Index of the GPU of the nearest GPU array that an argument is or contains, or None.
-
-    Large values are searched only near their root (`near`): launches ask this on every call.
-    """
+    """Index of the GPU of the nearest GPU array that an argument is or contains, or None."""
     if type(value) in PLAIN:
         return None
-    found = value if _is_plain_array(value) else near(value, lambda tensor: _gpu_index(tensor) is not None)
-    return None if found is None else _gpu_index(found)
+    return _gpu_index(value) if _is_plain_array(value) else gpu_within(value)
+
+
+def gpu_within(value: Any) -> int | None:
+    """The same, of an argument that is no plain array itself.
+
+    Large values are searched only near their root, breadth first: launches ask this on every call.
+    """
+    for array in _walk(value, deque.popleft, NEAR, FIRST):
+        if array is not _CUT and (index := _gpu_index(array)) is not None:
+            return index
+    return None
 
 
 def _gpu_index(array: Any) -> int | None:

@@ -31,7 +31,7 @@ class Bound:
         fallback: Launches through Triton, without the prologue: for the C launcher, if user code changed something
             since the look-up, or if Triton's launcher must convert or refuse a value.
         again: Launches with another config if the grid is empty for this one; None if there is no other.
-        twin: What `run` passes to the driver (`driver_call.Twin`), for comparison with C; or None.
+        twin: Makes what `run` passes to the driver (`driver_call.Twin`), for comparison with C; or None.
         use: What it was chosen for (`request.Chosen`), so that it can be replaced; or None.
     """
 
@@ -52,7 +52,12 @@ class Bound:
         self.fallback, self.again, self.use = fallback, again, None
         self.launch_by(run, None, None)
 
-    def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: driver_call.Twin | None) -> None:
+    @property
+    def device(self) -> int | None:
+        """Index of the GPU of direct launches; None without them."""
+        return self.direct[18] if self.direct is not None else None
+
+    def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: Callable[[], driver_call.Twin] | None) -> None:
         """Change how it launches."""
         self.run = run if self.before is None else _both(self.before, run)
         self.direct, self.twin = direct, twin

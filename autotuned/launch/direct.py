@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from operator import index, is_
 from typing import TYPE_CHECKING, Any
 
@@ -42,31 +40,32 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
     arguments, before, device = call.arguments, made.before, kernel.current_device()
     names, described = tuple(arguments), call.has_descriptors
     constants, is_hooked = _constants(tunable, names, made.config), before is not None or asks
-    filled = Filled(names, [parameter.name for parameter in tunable.parameters], constants)
     fallback, memory = made.fallback, memory_test(names, tuple(arguments.values()))
     assert fallback is not None
 
-    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, driver_call.Twin | None]:
+    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, Callable[[], driver_call.Twin] | None]:
         found = compiled.handle_of(tunable.fn, kernel, device)
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
         fields = driver_call.fields(found, names, constants, parts)
-        twin = driver_call.Twin(found, names, codegen.mapping(names, constants)) if fields is not None else None
-        if described:  # whose blocks are no words of the twin
-            return looked_up(found, made, renew), fields, twin
+        run: list[Run] = []
 
-        @functools.cache
-        def direct() -> Run:
-            return direct_launch(found, filled, memory(), is_hooked, made, otherwise)
+        def make_twin() -> driver_call.Twin:
+            return driver_call.Twin(found, names, codegen.mapping(names, constants))
+
+        twin = None if fields is None else make_twin
 
         def first(values: tuple[Any, ...], grid: Any) -> Any:
             # Made when it is called: with the launcher in C that is seldom. Copies of `made` keep calling this one.
-            run = direct()
+            if not run:
+                filled = Filled(names, [parameter.name for parameter in tunable.parameters], constants)
+                run.append(direct_launch(found, filled, memory(), is_hooked, made, otherwise))
             if made.direct is fields and made.twin is twin:  # nothing else was planned meanwhile
-                made.launch_by(run, fields, twin)
-            return run(values, grid)
+                made.launch_by(run[0], fields, twin)
+            return run[0](values, grid)
 
-        return first, fields, twin
+        # The blocks of descriptors are no words of the twin.
+        return looked_up(found, made, renew) if described else first, fields, twin
 
     def renew(launched: Any) -> None:
         if not compiled.is_hooked(tunable.fn):
@@ -112,10 +111,15 @@ def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[], C
 
     Generated, since the Python twin runs it on the hot path for callable grids.
     """
-    one, given = compiled.compiled_for, [(name, one) for name, one in zip(names, values) if type(one) not in PLAIN]
-    tensors = {name: of[0] for name, value in given if hasattr(value, "data_ptr") and (of := one([value]))}
-    tuples = {name: one(value) for name, value in given if isinstance(value, tuple)}
-    return partial(codegen.memory_test, names, tensors, tuples, one)
+    of = compiled.compiled_for
+    kept = [(name, isinstance(one, tuple), of([one])) for name, one in zip(names, values) if type(one) not in PLAIN]
+
+    def make() -> Callable[[tuple[Any, ...]], bool]:
+        tensors = {name: found[0] for name, is_tuple, found in kept if found and not is_tuple}
+        tuples = {name: found[0] for name, is_tuple, found in kept if is_tuple}
+        return codegen.memory_test(names, tensors, tuples, of)
+
+    return make
 
 
 def direct_launch(

@@ -36,13 +36,12 @@ def fields(
         prologue: The config's hook or None, its extra arguments by name, and indexes of zeroed parameters.
     """
     kernel = found.kernel()
-    metadata, signature = kernel.metadata, dict(kernel.src.signature)
-    kinds = [_kind(signature.get(name)) for name in names]
-    needs_more = any(getattr(one, name, 0) for one in (metadata, found.run) for name in ALLOCATES)
-    tuned = [type_ for name, type_ in signature.items() if name not in names and _kind(type_) != "-"]
-    if None in kinds or needs_more or tuned or metadata.shared > 228 << 10 or metadata.target.backend != "cuda":
+    metadata = kernel.metadata
+    kinds, described = _parameters(tuple(kernel.src.signature.items()), tuple(names))
+    needs_more = [getattr(one, name, 0) for one in (metadata, found.run) for name in ALLOCATES]
+    if kinds is None or any(needs_more) or metadata.shared > 228 << 10 or metadata.target.backend != "cuda":
         return None
-    encodings = descriptors.encodings(descriptors.flat(signature.values()), metadata)
+    encodings = descriptors.encodings(described, metadata)
     if encodings is None or not (hasattr(found.run, "written") or descriptors.are_compared(encodings)):
         return None
     ctas = getattr(metadata, "num_ctas", 1)
@@ -51,11 +50,21 @@ def fields(
     hook, given, zeroed = prologue
     blank = dict.fromkeys(names)
     return (
-        found.kernel, found.function, threads, metadata.shared, "".join(map(str, kinds)), attributes, found.cache,
+        found.kernel, found.function, threads, metadata.shared, kinds, attributes, found.cache,
         found.cache_key, found.pre_run, found.entering, found.leaving, found.holds, {**blank, **constants},
-        tuple(one for one in found.watched if isinstance(one, dict)), ctas, hook, {**blank, **given}, tuple(zeroed),
+        tuple([one for one in found.watched if isinstance(one, dict)]), ctas, hook, {**blank, **given}, tuple(zeroed),
         found.device, encodings,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _parameters(signature: tuple[tuple[str, Any], ...], names: tuple[str, ...]) -> tuple[str | None, Sequence[str]]:
+    """The kinds of free parameters, and the types of all descriptors; no kinds if Triton must pass a value."""
+    types = dict(signature)
+    kinds = [_kind(types.get(name)) for name in names]
+    tuned = [type_ for name, type_ in signature if name not in names and _kind(type_) != "-"]
+    unknown = None in kinds or bool(tuned)
+    return None if unknown else "".join(map(str, kinds)), descriptors.flat(types.values())
 
 
 @lru_cache(maxsize=1024)

@@ -14,10 +14,11 @@ from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from autotuned import _native
 from autotuned.key.key import KeySpec, is_descriptor, is_tensor
-from autotuned.key.memory import gpu_of
+from autotuned.key.memory import gpu_within
 from autotuned.launch.codegen import MISSING, private_prefix
 from autotuned.typed_json import is_numpy_scalar
 
@@ -48,17 +49,18 @@ def _wide(value: int) -> int:
 def typed(value: Any) -> Any:
     """The result of a key function or bucket as a signature word: 1, True and 1.0 differ, as in the key.
 
-    Raises TypeError unless it is immutable and equal only where keys are.
+    Raises TypeError unless it is immutable and equal only where keys are. Keeps no class alive: it may be a local one,
+    with a tensor in a method's closure.
     """
     kind = type(value)
     if kind in _PLAIN:
         return kind, value
     if isinstance(value, tuple):
-        return (kind, *map(typed, value))
+        return (ref(kind), *map(typed, value))
     if kind is float:  # NaN != NaN: each call would be bound again
         return kind, value.hex()
     if is_its_own_word(kind) or kind.__name__ == "device":
-        return kind, id(value) if issubclass(kind, Enum) else value
+        return (ref(kind), id(value)) if issubclass(kind, Enum) else (kind, value)
     if is_numpy_scalar(value) and not value.dtype.hasobject:  # equal dates may have different units
         return kind, str(value.dtype), value.tobytes()
     raise TypeError
@@ -68,7 +70,7 @@ def opaque(value: Any) -> int | None:
     """The word of an object that is not in any key: its GPU, or TypeError if instance attributes make it an array."""
     if is_tensor(value) or is_descriptor(value):
         raise TypeError
-    return gpu_of(value)
+    return gpu_within(value)
 
 
 def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any, ...]:
@@ -79,16 +81,16 @@ def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any,
     if is_plain_tensor(kind) and (places or name not in spec.constexprs):  # Triton compiles its numbers in
         return kind, value.dtype, tuple(value.shape), value.stride(), value.data_ptr() & 15 == 0, value.get_device()
     if isinstance(value, tuple):
-        return (kind, *(item_words(spec, places, name, item) for item in value))
+        return (ref(kind), *(item_words(spec, places, name, item) for item in value))
     # Not its block shape, which a hook may set after the look-up: Triton finds the kernel for that.
     if is_descriptor(value) and not places:
-        return kind, value.base.dtype, tuple(value.shape), tuple(value.strides)
+        return ref(kind), value.base.dtype, tuple(value.shape), tuple(value.strides)
     if kind is int:
         return kind, value if spec.has_value(name, value) else integer_class(value)
     if kind is float:
         return kind, value.hex() if spec.has_value(name, value) else None
     if is_its_own_word(kind):
-        return kind, id(value) if issubclass(kind, Enum) else value
+        return (ref(kind), id(value)) if issubclass(kind, Enum) else (kind, value)
     raise TypeError
 
 
@@ -100,6 +102,19 @@ def is_its_own_word(kind: type) -> bool:
 def is_plain_tensor(kind: type) -> bool:
     """Whether a type is torch's own; a subclass may be a tracer without memory."""
     return kind.__module__ in _TENSOR_MODULES and kind.__name__ in ("Tensor", "Parameter")
+
+
+def _types(values: tuple[Any, ...]) -> tuple[ref[type], ...]:
+    return tuple(map(ref, map(type, values)))
+
+
+def _held(value: Any) -> type | ref[type]:
+    """What a plan keeps of a value's class: the class if it is in C or torch's, which stay, else a weak reference."""
+    kind = type(value)
+    return ref(kind) if kind.__flags__ & _HEAP_TYPE and not is_plain_tensor(kind) else kind
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 class Plan:
@@ -152,7 +167,7 @@ class PyLauncher:
         self._spec = spec
         self._device = device
         self._places = places
-        self._plans: dict[tuple[type, ...], Plan] = {}
+        self._plans: dict[tuple[ref[type], ...], Plan] = {}
         self._count = _Count()
         #: What is bound for these argument values, or None: the latest plan's own function, since a method calling it
         #: would cost 0.1 us (tests/bench/host.py).
@@ -165,7 +180,7 @@ class PyLauncher:
         return self._count.hits
 
     def _find_by_types(self, values: tuple[Any, ...]) -> Bound | None:
-        plan = self._plans.get(tuple(map(type, values)))
+        plan = self._plans.get(_types(values))
         if plan is None:
             return None
         self.find = plan.find
@@ -173,7 +188,7 @@ class PyLauncher:
 
     def bind(self, values: tuple[Any, ...], bound: Bound) -> bool:
         """Bind these argument values; False if they have no signature."""
-        types = tuple(map(type, values))
+        types = _types(values)
         try:
             plan = self._plans.get(types) or self._plan(values)
             if plan is None:
@@ -195,7 +210,7 @@ class PyLauncher:
             with suppress(RuntimeError, StopIteration):  # another thread binds or clears meanwhile: retry
                 plan.table.pop(next(iter(plan.table)), None)  # the oldest
             if not plan.table:
-                self._plans.pop(types, None)  # it keeps its types alive
+                self._plans.pop(types, None)
             self.evictions += 1
 
     def clear(self) -> None:
@@ -224,6 +239,9 @@ class PyLauncher:
 
     def _plan(self, values: tuple[Any, ...]) -> Plan | None:
         """The plan for arguments of these types, or None (or TypeError) if one has no signature."""
+        for types in list(self._plans):
+            if None in (kind() for kind in types):
+                self._plans.pop(types, None)  # no value is of a class that died
         ours = private_prefix(self._names)
         parts: list[str] = []
         scope: dict[str, Any] = {
@@ -241,8 +259,8 @@ class PyLauncher:
             scope[f"{ours}function_{index}"] = function
             items = ", ".join(f"{name!r}: {name}" for name in self._names)
             parts.append(f"{ours}typed({ours}function_{index}({{{items}}}))")
-        scope.update({f"{ours}type_{index}": type(value) for index, value in enumerate(values)})
-        return Plan(self._source(ours, "".join(f"{part}, " for part in parts)), scope, ours)
+        scope.update({f"{ours}type_{index}": kind for index, kind in enumerate(map(_held, values))})
+        return Plan(self._source(ours, "".join(f"{part}, " for part in parts), values), scope, ours)
 
     def _words_in_c(
         self, values: tuple[Any, ...], words: dict[str, str | None], ours: str, scope: dict[str, Any]
@@ -259,10 +277,14 @@ class PyLauncher:
         in_python = ", ".join(str(words.pop(name)) for name in given)
         return f"{ours}in_c({ours}roles, {', '.join(given)}) or ({in_python})"
 
-    def _source(self, ours: str, words: str) -> str:
+    def _source(self, ours: str, words: str, values: tuple[Any, ...]) -> str:
         """Source of a plan's two functions; the signature is an expression over the parameters' names."""
         unpack = f"{''.join(f'{name}, ' for name in self._names)}= {ours}values\n" if self._names else "pass\n"
-        others = " or ".join(f"{ours}type({name}) is not {ours}type_{index}" for index, name in enumerate(self._names))
+        called = ["()" if isinstance(_held(value), ref) else "" for value in values]
+        others = " or ".join(
+            f"{ours}type({name}) is not {ours}type_{index}{call}"
+            for index, (name, call) in enumerate(zip(self._names, called))
+        )
         # hot path: no environment, log or lock. A tracer without memory or an unhashable value raises: the slow path
         # handles it.
         return (

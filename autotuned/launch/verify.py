@@ -51,9 +51,9 @@ class Judge:
 
     def __call__(self, bound: Bound, values: tuple[Any, ...], grid: Any, passed: tuple[Any, ...] | None) -> bool:
         """Whether the launch may be made; if not, the kernel is launched through Triton for good."""
-        twin = bound.twin
-        if twin is None or passed is None:  # Triton's launcher converts the values
+        if bound.twin is None or passed is None:  # Triton's launcher converts the values
             return True
+        twin = bound.twin()
         wrong = twin.differences(values, grid, passed)
         kernel = twin.kernel()
         if not hasattr(kernel, "variant") and kernel is not self._looked_up(bound.config, values, passed[1]):

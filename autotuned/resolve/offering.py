@@ -31,9 +31,7 @@ class Offering:
         seen: Receives the arguments whose exact values decide which configs a call may use.
     """
 
-    def __init__(
-        self, tunable: Tunable, state: State, on_configs: Callable[[list[Any]], None], seen: set[str]
-    ) -> None:  # fmt: skip
+    def __init__(self, tunable: Tunable, state: State, on_configs: Callable[[list[Any]], None], seen: set[str]) -> None:
         self.tunable, self.state, self._on_configs, self.seen = tunable, state, on_configs, seen
 
     @property

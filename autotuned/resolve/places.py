@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import later
 from autotuned.errors import BinaryError, PlaceError
-from autotuned.key.key import PLAIN, is_descriptor
+from autotuned.key.key import PLAIN, is_descriptor, is_tensor_type
 from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def gpu_elsewhere(arguments: Mapping[str, Any], name: str) -> int | None:
 
     Includes tensors in tuples and in tensor descriptors. Raises as `refuse_unreachable` if it is None.
     """
-    places = set(map(gpu_of, _tensors(arguments.values())))
+    places = {gpu_of(tensor) for tensor in _tensors(arguments.values())}
     gpus = places - {None}
     if len(gpus) == 1:
         here = kernel.current_device()
@@ -72,7 +72,10 @@ def _tensors(values: Iterable[Any], described: bool = True) -> Iterator[Any]:
     for value in values:
         if type(value) in PLAIN:
             continue
-        if isinstance(value, tuple):
+        kind: Any = type(value)  # mypy: a class is not Hashable
+        if is_tensor_type(kind) and hasattr(value, "data_ptr") and hasattr(value, "device"):
+            yield value
+        elif isinstance(value, tuple):
             yield from _tensors(value, described)
         elif is_descriptor(value):
             yield from [value.base] if described else []

@@ -23,6 +23,7 @@ from autotuned.typed_json import Json, canonical, digest, encode, portable, why_
 
 if TYPE_CHECKING:
     from autotuned.configfiles.policy import Within
+    from autotuned.gpu.device import Device
     from autotuned.key import opaque
     from autotuned.resolve import sealing
     from autotuned.search import exclusions
@@ -269,10 +270,10 @@ class Context:
         self._latest: tuple[Any, dict[str, Json], str] = (None, {}, "")
         self._latest_part: tuple[Any, dict[str, Json]] = (None, {})
 
-    def without_toolchain(self, call: Call) -> dict[str, Json]:
-        """The context of a call without its toolchain, which takes reading and hashing; the same object while equal."""
+    def without_toolchain(self, where: Device) -> dict[str, Json]:
+        """The context without the toolchain, which takes reading and hashing; the same object while equal."""
         tunable = self._tunable
-        where, source = tunable.device(call), tunable.source  # which finds what is `opaque`
+        source = tunable.source  # which finds what is `opaque`
         now = where, tunable.environment(), source, [id(value) for _, value in tunable.opaque]
         latest = self._latest_part  # read once: another thread may replace it
         if now != latest[0]:
@@ -348,7 +349,7 @@ class State:
             bare = call.without_memory() if self.tunable.has_options else Call((), {}, dict.fromkeys(call.arguments))
         except Exception:  # as for nested tensors: the bound choice stays
             return None
-        return chosen.replace(call=bare, live=live, device=device)
+        return Chosen(bare, chosen.choice, live, chosen.key, chosen.needed, device)
 
     def forget(self) -> None:
         """Forget this process's choices; records on disk stay."""

@@ -60,36 +60,14 @@ class _Left(NamedTuple):
     journal: Journal  # which configs crashed
 
 
-class Storm:
-    """The latest searched keys of a kernel."""
-
-    def __init__(self) -> None:
-        self._latest: deque[tuple[float, Key]] = deque(maxlen=COUNT)
-        self._said = False
-
-    def note(self, key: Key, now_s: float) -> str | None:
-        """Note a key; returns a warning once, after `COUNT` keys within `WINDOW_S` seconds.
-
-        Args:
-            key: One that was searched for; repeats, as in mode "search", do not count.
-            now_s: A clock that stops during searches: what counts is how the program calls.
-        """
-        if any(key == noted for _, noted in self._latest):
-            return None
-        self._latest.append((now_s, key))
-        if self._said or len(self._latest) < COUNT or now_s - self._latest[0][0] > WINDOW_S:
-            return None
-        self._said = True
-        return advice.advice([key for _, key in self._latest])
-
-
 class Searcher:
     """The searches of one tuned function."""
 
     def __init__(self, state: State) -> None:
         self._state, self.tunable = state, state.tunable
         self._memory = failures.Backoff()
-        self._storm = Storm()
+        self._latest: deque[tuple[float, Key]] = deque(maxlen=COUNT)  # searched keys
+        self._is_said = False  # that there are too many
 
     def search(self, question: Question) -> Choice | None:
         """Measure what is unknown and store it; returns the choice, or None if memory is short.
@@ -250,8 +228,13 @@ class Searcher:
         """Log how a key differs from the nearest stored one, and warn of too many keys."""
         if log.isEnabledFor(logging.INFO):
             log.info("`%s` %s: %s", key.kernel, key.digest[:12], explain.nearest_words(key))
-        if words := self._storm.note(key, time.monotonic() - self._state.search_s):
-            log.warning(words)
+        now_s = time.monotonic() - self._state.search_s  # without searches: what counts is how the program calls
+        if any(key == noted for _, noted in self._latest):  # as in mode "search"
+            return
+        self._latest.append((now_s, key))
+        if not self._is_said and len(self._latest) == COUNT and now_s - self._latest[0][0] <= WINDOW_S:
+            self._is_said = True
+            log.warning(advice.advice([key for _, key in self._latest]))
 
     def _job(self, question: Question, left: _Left, on_timing: Callable[[Timing], None]) -> Job:
         options, call, key = self._state.options, question.call, question.key

@@ -80,8 +80,9 @@ def find(
     return None
 
 
-def _look_at_record(key: Key, candidates: Candidates, needed: Conditions) -> Look:
-    found, seen = record.look_up(key)
+def look_at_record(key: Key, candidates: Candidates, needed: Conditions, below: Path | None = None) -> Look:
+    """The choice of a record, in the cache folder or another one like it."""
+    found, seen = record.look_up(key, below)
     if found is None:
         return Look(None, seen.problem, seen.detail, seen.path)
     restored = found.conditions.restore
@@ -152,7 +153,7 @@ def best(found: TuningRecord, candidates: Candidates, needed: Conditions) -> str
 def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:
     """Places for the same call in the same context, in order; see `places`."""
     return (
-        (Origin.STORE, lambda key, candidates: _look_at_record(key, candidates, needed)),
+        (Origin.STORE, lambda key, candidates: look_at_record(key, candidates, needed)),
         (Origin.FILE, lambda key, candidates: lookup.look_exact(key, candidates, needed)),
     )
 
@@ -200,6 +201,7 @@ class Shipped:
 
     def __init__(self, tunable: Tunable, context: Context) -> None:
         self._tunable, self._context = tunable, context
+        self._latest_offered: tuple[Any, bool] = (None, False)
         self.possible = isinstance(tunable, TunableKernel) and not tunable.interpreted
 
     @cached_property
@@ -213,8 +215,12 @@ class Shipped:
         """Whether a folder may provide code for the kernel."""
         if not self.possible:
             return False
-        module = str(getattr(getattr(self._tunable, "function", None), "__module__", ""))
-        return any(folder.may_give_code(module) for folder in lookup.folders())
+        state, offered = self._latest_offered  # read once: another thread may replace it
+        if state is None or state != lookup.state():
+            module = str(getattr(getattr(self._tunable, "function", None), "__module__", ""))
+            offered = any(folder.may_give_code(module) for folder in lookup.folders())
+            self._latest_offered = lookup.state(), offered
+        return offered
 
     def may_be_first(self) -> bool:
         """Whether config files come first: there are binaries, and no record of the kernel."""
@@ -222,7 +228,8 @@ class Shipped:
 
     def look(self, call: Call, part: Json, live: Candidates, needed: Conditions) -> Look:
         """The choice of an entry with a binary, matched without the toolchain."""
-        return self.server.look(call, part, self._context.without_toolchain(call), live, needed)
+        device = self._tunable.device(call)
+        return self.server.look(call, device, part, self._context.without_toolchain(device), live, needed)
 
     def place(self, question: Question) -> Callable[[Key, Candidates], Look]:
         """The same as a place."""
@@ -230,7 +237,8 @@ class Shipped:
         def look(key: Key, live: Candidates) -> Look:
             if not self._offered:
                 return Look(None, "absent")
-            return self.server.look(question.call, key.call, key.context, live, question.needed)
+            device = self._tunable.device(question.call)
+            return self.server.look(question.call, device, key.call, key.context, live, question.needed)
 
         return look
 

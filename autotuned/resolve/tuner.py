@@ -29,7 +29,7 @@ from autotuned.tunable.kernel import TunableKernel
 if TYPE_CHECKING:
     from autotuned.key import memory
     from autotuned.launch import bound, direct, verify
-    from autotuned.resolve import advice, counters, sealing, unseen
+    from autotuned.resolve import advice, counters, first, sealing, unseen
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures
@@ -41,7 +41,7 @@ else:
     compiled = later("triton_compat.compiled")
     failures, memory = later("search.failures"), later("key.memory")
     advice, counters, unseen = map(later, ("resolve.advice", "resolve.counters", "resolve.unseen"))
-    sealing, verify = later("resolve.sealing"), later("launch.verify")
+    first, sealing, verify = later("resolve.first"), later("resolve.sealing"), later("launch.verify")
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -86,6 +86,7 @@ class Tuner:
         self.chooser = Chooser(tunable, options, self._learn, on_written)
         self.on_choice, self._pinned = on_choice, pinned
         self.bind_failed = False
+        self._compared: set[Any] = set()  # kinds of launches in C that the twin agreed with
         self.misses = 0
         self._rebuild(self.chooser.state.listed(options.configs())[1])
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
@@ -261,11 +262,43 @@ class Tuner:
         if before is not None:
             before(values)
         start = time.perf_counter()
+        binary = self.chooser.shipped.load(call, choice)
+        if binary is not None and before is None and not call.has_descriptors:
+            return first.launch_bound(self, chosen, binary, start)
         memory = self._compiled_for(values)
-        result = self._first_launch(call, choice)
+        result = self.first_launch(call, choice, binary)
         if self._compiled_for(values) == memory:  # else the grid changed it: a later call is bound
-            self._bind(chosen, before, result, start)
+            self.bind(chosen, before, result, start)
         return result
+
+    def first_launch(self, call: Call, choice: Choice, binary: Any = None) -> Any:
+        """Launch through Triton, or a shipped binary.
+
+        Raises:
+            RefusedError: A config measured elsewhere was refused before the kernel ran; later faults pass.
+        """
+        if binary is None and choice.origin not in MEASURED:
+            return self.tunable.launch(call, choice.config)
+        if binary is None:
+            self._compiled(call, choice)
+        try:
+            if binary is not None:
+                server = self.chooser.shipped.server
+                return server.launch(*server.sized(call, choice.config), binary)
+            return self.tunable.launch(call, choice.config)
+        except Exception as error:
+            if failures.is_refusal(error):
+                raise RefusedError(error) from error
+            raise
+
+    def _compiled(self, call: Call, choice: Choice) -> Any:
+        """Compile and load; RefusedError if a config measured elsewhere does not compile here."""
+        try:
+            return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
+        except Exception as error:
+            if isinstance(error, errors.SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
+                raise
+            raise RefusedError(error) from error
 
     @property
     def _is_bindable(self) -> bool:
@@ -283,7 +316,7 @@ class Tuner:
             config.pre_hook(call.full(config))
         start = time.perf_counter()
         compiled = self._compiled(call, choice)
-        self._bind(chosen, self._prologue(call, config), compiled, start)
+        self.bind(chosen, self._prologue(call, config), compiled, start)
         return config
 
     def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
@@ -292,24 +325,26 @@ class Tuner:
             return None  # checked here, so that `bound` is imported after the first launch
         return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
-    def _bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> None:
-        """Add the launch to the table; compiling began at `start` on `time.perf_counter`."""
+    def bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> bool:
+        """Add the launch to the table; whether it is there. Compiling began at `start` on `time.perf_counter`."""
         launched, call = time.perf_counter(), chosen.call
         if isinstance(self.tunable, TunableKernel):
             _watch_environment()
-        if chosen.choice.lasting and not call.options and tuple(call.arguments) == self.names:
+        is_bound = chosen.choice.lasting and not call.options and tuple(call.arguments) == self.names
+        if is_bound:
             self._count_exactly()
-            self._put(chosen, before, result)
+            is_bound = self._put(chosen, before, result)
         self.chooser.state.compile_s += launched - start
         self.chooser.state.bind_s += time.perf_counter() - launched
+        return is_bound
 
-    def _put(self, chosen: Chosen, before: bound.Prologue | None, result: Any) -> None:
+    def _put(self, chosen: Chosen, before: bound.Prologue | None, result: Any) -> bool:
         call = chosen.call
         try:
             ready = self._bound(call, chosen.choice.config, before, result)
         except compiled.EvictedError:  # by user code within the launch: a later call is bound
-            return
-        device = kernel.current_device() if self._is_bindable else None
+            return False
+        device = ready.device if ready.device is not None or not self._is_bindable else kernel.current_device()
         ready = self._used(ready, self.chooser.state.kept(chosen, device))
         values = tuple(call.arguments.values())
         in_c = self.launcher.in_c
@@ -317,10 +352,16 @@ class Tuner:
         if is_bound and chosen.choice.origin is Origin.RULE:
             self.unseen = self.unseen or unseen.Families(self)
             self.unseen.add(call, ready)
-        if not is_bound or in_c is None or ready.twin is None:
-            return
-        if wrong := ready.twin.differences(values, call.grid, in_c.passed(values, call.grid)):
+        if not is_bound or in_c is None or ready.twin is None or ready.direct is None:
+            return is_bound
+        compared = ready.direct[4:6], tuple(map(type, values))  # the kinds of parameters and attributes
+        if compared in self._compared:
+            return True
+        if len(self._compared) < MOST_COMPARED:
+            self._compared.add(compared)
+        if wrong := ready.twin().differences(values, call.grid, in_c.passed(values, call.grid)):
             verify.turn_c_off(self, wrong)
+        return not wrong
 
     def _used(self, ready: bound.Bound, use: Chosen | None) -> bound.Bound:
         """A launch for the table: recorded, and with what it was chosen for."""
@@ -336,48 +377,15 @@ class Tuner:
             result = self._compiled(call, chosen.choice)
         return self._used(self._bound(call, config, self._prologue(call, config), result), chosen)
 
-    def _compiled(self, call: Call, choice: Choice) -> Any:
-        """Compile and load.
-
-        Raises:
-            RefusedError: A config measured elsewhere does not compile here: choose another.
-        """
-        try:
-            return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
-        except Exception as error:
-            if isinstance(error, errors.SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
-                raise
-            raise RefusedError(error) from error
-
-    def _first_launch(self, call: Call, choice: Choice) -> Any:
-        """Launch; a config measured elsewhere may be refused before the kernel runs.
-
-        Raises:
-            RefusedError: Choose another config. Later faults are raised as they are.
-        """
-        binary = self.chooser.shipped.load(call, choice)
-        if binary is None and choice.origin not in MEASURED:
-            return self.tunable.launch(call, choice.config)
-        if binary is None:
-            self._compiled(call, choice)
-        try:
-            if binary is not None:
-                return self.chooser.shipped.server.launch(call, choice.config, binary)
-            return self.tunable.launch(call, choice.config)
-        except Exception as error:
-            if failures.is_refusal(error):
-                raise RefusedError(error) from error
-            raise
-
     def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         tunable = self.tunable
         if not isinstance(tunable, TunableKernel):
             return bound.Bound(config, bound.host_call(tunable, self.names, config), before)
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
         by_triton = bound.through_triton(tunable, self.names, config)
-        if hasattr(result, "variant"):  # a shipped binary: other calls may need another one
+        if is_shipped := hasattr(result, "variant"):  # other calls may need another one
             by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
-        if self._is_bindable and not self.bind_failed and launcher.binds_directly():
+        if self._is_bindable and not self.bind_failed and (is_shipped or launcher.binds_directly()):
             try:
                 asks = bool(self.options.spec.buckets or self.options.spec.functions)
                 made = bound.Bound(config, by_triton, before, by_triton, again)
@@ -405,6 +413,7 @@ class Tuner:
 
 
 MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.RULE, Origin.NEAREST, Origin.SEARCH)
+MOST_COMPARED = 256  # kinds of launches to remember: they keep the types of arguments alive
 
 
 def drop_bound() -> None:

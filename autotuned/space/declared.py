@@ -262,11 +262,14 @@ def candidates(
     """
 
     def admit(configs: list[Config]) -> list[Config]:
+        offered = {id(config) for config in configs}
         try:
-            left = set(map(id, prune(configs)))
+            left = prune(configs)
         except PruningError:
             return []
-        kept = [config for config in configs if id(config) in left]
+        same = {id(config) for config in left}
+        made = {identity(config) for config in left if id(config) not in offered}  # equal to one offered, or no member
+        kept = [config for config in configs if id(config) in same or (made and identity(config) in made)]
         for config in kept:
             refuse_conflicts(tunable, call.args, call.kwargs, tunable.settings(config))
         return [config for config in kept if not callable(call.grid) or tunable.launches(call, config)]
@@ -277,7 +280,7 @@ def candidates(
         raise PruningError(
             f"`{tunable.name}`: expected a pruner and a grid that keep some of the first "
             f"{min(ADMITTED, members.size)} of {members.words} configs, got none for this call. Move their conditions "
-            "into where=.",
+            "into where=; a pruner adds no configs to a space.",
             kernel=tunable.name,
         )
     live.untuned = next(iter(live))

@@ -65,6 +65,7 @@ class Guided:
         self._failed: dict[Point, None] = {}
         self._asked: dict[Point, None] = {}
         self._first = [*dict.fromkeys([*first, *self._prior.order[:IN_ORDER]])]
+        self._opening = OPENING  # members are spread up to this many trials
         self._models = 0
         #: Probability that an untried member is better by `GAIN`; 1 before there is a model.
         self.doubt = 1.0
@@ -76,11 +77,15 @@ class Guided:
 
     def _ask(self, count: int) -> list[Point]:
         found = self._take(self._first, count)
-        if not self._prior and len(self._asked) < OPENING:
-            found += self._spread(min(count - len(found), OPENING - len(self._asked)))
+        if not self._prior:
+            found += self._opened(count - len(found))
         if not found or (len(found) < count and self._times):
             found += self._take(self._modelled(count - len(found)) if self._times or self._prior else [], count)
-        return found or self._take(self._unlike_failures(), count)
+        return found or self._opened(count) or self._take(self._unlike_failures(), count)
+
+    def _opened(self, count: int) -> list[Point]:
+        """Members of the opening that are left: before the first model, and again once a prior was dropped."""
+        return self._spread(min(count, self._opening - len(self._asked)))
 
     def tell(self, results: Iterable[tuple[Point, float | None]]) -> None:
         """Take log times; None for failures."""
@@ -144,7 +149,11 @@ class Guided:
         if not len(points) or count < 1:
             return []
         self._models += 1
+        had_prior = bool(self._prior)
         process, offset, factors = self._model()
+        if had_prior and not self._prior:  # it led to few corners of the space: look elsewhere first
+            self._opening = len(self._asked) + OPENING // 2
+            return []
         mean = offset + process.mean(process.near(self._here(at * factors)))
         close = np.argpartition(mean, CLOSE)[:CLOSE] if len(mean) > CLOSE else np.arange(len(mean))
         points, at, mean = points[close], at[close].astype(np.float64), mean[close]

@@ -18,7 +18,7 @@ PROBES, DRAWS = 2_000, 8
 TRIES, RARE, POOL = 40, 20, 2_000  # descents per draw; the same if members are rare; members kept then
 FILLING = 10_000  # descents to fill the pool when members turn out to be rare
 QUICK = 20_000  # combinations that are listed within 0.1 s
-TRIED = 200_000  # descents before a sampled part counts as empty
+TRIED = 40_000  # descents before a sampled part counts as empty: some two seconds
 
 Point = tuple[int, ...]
 """A config as an index into the values of each parameter, in order."""
@@ -105,10 +105,11 @@ class Part:
         for index in self._choices(row):
             yield from self._members([*row, index])
 
-    def _choices(self, row: list[int]) -> list[int]:
+    def _choices(self, row: list[int]) -> Sequence[int]:
         """Values allowed for the next parameter after a row."""
         depth = len(row)
-        return [index for index in range(len(self._values[depth])) if self._allowed([*row, index], depth)]
+        every = range(len(self._values[depth]))
+        return [index for index in every if self._allowed([*row, index], depth)] if self._at[depth] else every
 
     def _allowed(self, row: Sequence[int], depth: int) -> bool:
         values = self._values
@@ -158,7 +159,7 @@ def split(
             raise SpaceError(
                 f"Space: expected some of {math.prod(len(values[name]) for name in named):,} combinations of "
                 f"{', '.join(named)}, got none: {', '.join(labels)} {verb} nothing{tried * (not part.exact)}. Loosen a "
-                "constraint, or add values.",
+                f"constraint, or add values{', or name a member in first=' * (not part.exact)}.",
                 constraint="; ".join(labels),
             )
         parts.append(part)

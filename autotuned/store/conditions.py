@@ -158,6 +158,8 @@ def _refuted(passed: Checked, failed: tuple[Checked, ...]) -> bool:
 
 def load(data: Json, where: str) -> Conditions:
     """Read conditions from JSON; RecordError if a field is missing, unknown or of the wrong type."""
+    if data == {"restore": None, "checks": []}:  # most
+        return BY_DEFAULT
     fields = named(data, where, ("restore", "checks"))
     restore = _load_restore(fields["restore"], f"{where}.restore")
     return Conditions(restore, load_checks(fields["checks"], f"{where}.checks"))

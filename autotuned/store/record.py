@@ -282,19 +282,19 @@ def root() -> Path:
     return disk.cache_dir(env.cache_dir_setting())
 
 
-def schema_folder() -> Path:
-    """The folder of this schema's records."""
-    return root() / f"v{SCHEMA}"
+def schema_folder(below: Path | None = None) -> Path:
+    """The folder of this schema's records, in the cache folder or another one."""
+    return (root() if below is None else below) / f"v{SCHEMA}"
 
 
-def kernel_folder(kernel: str) -> Path:
-    """The folder of a kernel's records."""
-    return schema_folder() / disk.file_stem(kernel)
+def kernel_folder(kernel: str, below: Path | None = None) -> Path:
+    """The folder of a kernel's records, in the cache folder or another one."""
+    return schema_folder(below) / disk.file_stem(kernel)
 
 
-def record_path(key: Key) -> Path:
-    """The record of a key; `layout` says what lies around it."""
-    return kernel_folder(key.kernel) / f"{key.digest}.json"
+def record_path(key: Key, below: Path | None = None) -> Path:
+    """The record of a key, in the cache folder or another one; `layout` says what lies around it."""
+    return kernel_folder(key.kernel, below) / f"{key.digest}.json"
 
 
 class Unread(Frozen):
@@ -330,9 +330,13 @@ def inspect(path: Path, key: Key | None = None) -> tuple[TuningRecord | None, Un
         return None, Unread("damaged", str(error), where)
 
 
-def look_up(key: Key) -> tuple[TuningRecord | None, Unread]:
-    """Read the record of a key, or say why it cannot be; changes and logs nothing."""
-    found, seen = inspect(record_path(key), key)
+def look_up(key: Key, below: Path | None = None) -> tuple[TuningRecord | None, Unread]:
+    """Read the record of a key, or say why it cannot be; changes and logs nothing.
+
+    Args:
+        below: A folder laid out like the cache folder; None for the cache folder.
+    """
+    found, seen = inspect(record_path(key, below), key)
     if found is not None and found.key is not key and found.key != key:
         return None, Unread("damaged", "it holds the record of another key", seen.path)
     return found, seen

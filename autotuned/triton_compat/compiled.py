@@ -214,7 +214,7 @@ def handle_outside(jit: Any, binary: Any, device: int) -> Handle:
 
 
 def _handle(jit: Any, binary: Any, device: int, cache: dict[str, Any], cache_key: str, loaded: Any) -> Handle:
-    from triton import knobs
+    import triton.knobs as knobs
 
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     holds, watched = _holds(jit, device, loaded)
@@ -229,7 +229,7 @@ def _holds(jit: Any, device: int, loaded: Any) -> tuple[Callable[[], bool], tupl
 
     `loaded` are Triton's caches of the kernel on the device; None for a binary outside them.
     """
-    from triton import knobs
+    import triton.knobs as knobs
     from triton.runtime.jit import JITFunction
 
     runtime_knobs, compilation_knobs = knobs.runtime, knobs.compilation
@@ -295,7 +295,7 @@ def scratch(size: int, align: int, stream: int) -> Any:
 
 def tell_load(module: Any, function: Any, name: str, digest: str) -> None:
     """Call Triton's kernel-load hooks, for profilers: before a load, or after it, with the handles."""
-    from triton import knobs
+    import triton.knobs as knobs
 
     hook = knobs.runtime.kernel_load_end_hook if module else knobs.runtime.kernel_load_start_hook
     if hook is not None:

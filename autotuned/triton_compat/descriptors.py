@@ -44,6 +44,8 @@ def encodings(types: Sequence[str], metadata: Any) -> tuple[Encoding, ...] | Non
 
     None if Triton's launcher must pass one of them.
     """
+    if not types and not getattr(metadata, "tensordesc_meta", None):  # most kernels
+        return ()
     found = metas(types, metadata)
     made = [_encoding(type_, meta) for type_, meta in zip(types, found)] if found is not None else [None]
     return None if None in made else tuple(one for one in made if one is not None)

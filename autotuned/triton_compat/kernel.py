@@ -211,7 +211,8 @@ def _asks_torch() -> bool:
     from triton.runtime.driver import driver
 
     torch: Any = sys.modules.get("torch")
-    made = getattr(driver, "_active", None) is not None or getattr(driver, "_default", None) is not None
+    fields = vars(driver)
+    made = fields.get("_active") is not None or fields.get("_default") is not None
     return not made and torch is not None and torch.version.hip is None and bool(torch.cuda.is_initialized())
 
 
@@ -229,9 +230,9 @@ def _device_functions() -> tuple[Callable[[], int], Callable[[int], int]]:
     """
     from triton.runtime.driver import driver
 
-    torch = sys.modules.get("torch")
-    if torch is None or not _asks_torch():
+    if not _asks_torch():
         return driver.active.get_current_device, driver.active.get_current_stream
+    torch: Any = sys.modules["torch"]
     return torch.cuda.current_device, torch._C._cuda_getCurrentRawStream
 
 

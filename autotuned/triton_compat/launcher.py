@@ -48,6 +48,27 @@ def beneath(run: Any, function: int, packed: Any, places: Sequence[str]) -> tupl
     return run.launch, [marked.get(id(one), (one,)) for one in given[: -2 if one_by_one else -1]], one_by_one
 
 
+def stand_in_for_build(make: Callable[[Callable[..., str]], Callable[..., str]]) -> Callable[[], None]:
+    """Replace Triton's `_build`, which runs a C compiler, by `make(original)`; returns an undo function."""
+    from triton.runtime import build
+
+    before = build._build
+    made = build._build = make(before)
+
+    def undo() -> None:
+        if build._build is made:
+            build._build = before
+
+    return undo
+
+
+def builds_by_itself() -> bool:
+    """Whether Triton runs the C compiler, and nobody's function in its place."""
+    from triton import knobs
+
+    return knobs.build.impl is None
+
+
 _begun: set[Any] = set()
 
 

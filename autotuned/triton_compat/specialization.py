@@ -58,7 +58,8 @@ class Specializer:
         self._backend = make_backend(target(arch))
         self._params = [_Param.of(param) for param in jit.params]
         self._names = frozenset(param.name for param in self._params)
-        self._attrs: dict[str, Any] = {}  # Triton's reading of each kind of alignment
+        # What Triton reads off each kind of specialization; nothing where there is none, or for an integer 1.
+        self._attrs = {None: None, 1: None, "": self._backend.parse_attr(""), "D": self._backend.parse_attr("D")}
         self._options: tuple[Any, dict[Any, Any]] = (None, {})  # by what was given, while nothing else changes them
 
     @cached_property
@@ -103,31 +104,29 @@ class Specializer:
             name = param.name
             value = given.pop(name, param.default)
             found = param.specialized(value)
-            if found is None or (found[0] == "constexpr" and not self._is_plain(found[1])):
+            if found is None:
                 return self.of((), kwargs)
-            signature[name] = found[0]
-            if found[0] == "constexpr":
+            signature[name], special = found
+            if found[0] != "constexpr":
+                if assumed := self._attrs[special]:
+                    attrs[place,] = assumed
+            elif type(special) in _PLAIN or self._is_plain(special):
                 constants[place,] = value
-            elif type(found[1]) is str and (assumed := self._attr(found[1])):
-                attrs[place,] = assumed
+            else:
+                return self.of((), kwargs)
         options = self._parsed(given)
         if options is None:
             return self.of((), kwargs)
         return Specialization(signature, constants, attrs, options, self._arch)
 
-    def _attr(self, text: str) -> Any:
-        if text not in self._attrs:
-            self._attrs[text] = self._backend.parse_attr(text)
-        return self._attrs[text]
-
-    def _is_plain(self, constant: Any) -> bool:
-        """Whether Triton takes a constant for no assumption: up to 3.8 it reads one in any text with a "D"."""
-        return type(constant) in _PLAIN or (type(constant) is str and not self._attr(constant))
+    def _is_plain(self, text: Any) -> bool:
+        """Whether Triton takes a constant text for no assumption: up to 3.8 it reads one in any with a "D"."""
+        return type(text) is str and not self._backend.parse_attr(text)
 
     def _parsed(self, given: dict[str, Any]) -> Any:
         """Triton's options for those given, read once while neither knobs nor the environment change; else None."""
         now, latest = _state(), self._options  # read once: another thread may replace it
-        if now != latest[0]:
+        if now is not latest[0]:
             latest = self._options = now, {}
         asked = *given, *map(type, given.values()), *given.values()
         try:
@@ -171,34 +170,27 @@ class _Param(Frozen):
         """Type and specialization of an argument; None if only Triton knows."""
         if self.constexpr:
             return None if value is inspect.Parameter.empty else ("constexpr", value)
-        found = self._of_argument(value)
-        if found is None or not self.fixed:
-            return found
-        return (self.fixed, found[1] if self.values else None)
-
-    def _of_argument(self, value: Any) -> tuple[Any, Any] | None:
-        kind = type(value)
+        kind, number = type(value), value  # the number that may be divisible by 16
         if kind is int:
-            return self._of_integer(value)
-        if kind is bool or kind is float:
-            return ("u1" if kind is bool else "fp32"), None
-        if value is None:
-            return "constexpr", None
-        torch = sys.modules.get("torch")
-        if torch is None or kind is not torch.Tensor:
+            if value == 1 and self.values:
+                return (self.fixed or "constexpr"), 1
+            if not -(1 << 63) <= value < 1 << 63:
+                return None
+            found = "i32" if -(1 << 31) <= value < 1 << 31 else "i64"
+        elif kind is bool or kind is float:
+            return self.fixed or ("u1" if kind is bool else "fp32"), None
+        elif value is None:
+            return (self.fixed or "constexpr"), None
+        elif kind is _tensor_type():
+            found, number = f"{self.pointer}{_dtype(value.dtype)}", value.data_ptr()
+        else:
             return None
-        return f"{self.pointer}{_dtype(value.dtype)}", self._divisible(value.data_ptr()) if self.values else None
+        divisible = "D" if self.alignment and number % 16 == 0 else ""
+        return self.fixed or found, divisible if self.values else None
 
-    def _of_integer(self, value: int) -> tuple[Any, Any] | None:
-        if value == 1 and self.values:
-            return "constexpr", 1
-        if not -(1 << 63) <= value < 1 << 63:
-            return None
-        wide = not -(1 << 31) <= value < 1 << 31
-        return ("i64" if wide else "i32"), self._divisible(value) if self.values else None
 
-    def _divisible(self, value: int) -> str:
-        return "D" if self.alignment and value % 16 == 0 else ""
+def _tensor_type() -> Any:
+    return getattr(sys.modules.get("torch"), "Tensor", None)
 
 
 @lru_cache(maxsize=64)
@@ -304,21 +296,27 @@ def changes_code(jit: Any = None) -> str:
     if jit is not None and is_hooked(jit):
         return "Triton's launch is replaced or hooked"
     now, (then, found) = _state(), _latest_knobs
-    if now is None or now != then:
+    if now is None or now is not then:
         found = _set_knob()
         _latest_knobs = now, found
     return found
 
 
 def _state() -> tuple[Any, ...] | None:
-    """A value that stays equal while neither the environment nor a knob changes; None if that cannot be told."""
+    """An object that stays the same while neither the environment nor a knob changes; None if that cannot be told."""
+    global _latest_state
     import triton.knobs as knobs
 
-    parts = knobs.runtime, knobs.compilation, knobs.language, knobs.nvidia
-    stamp = env.stamp()()
-    return None if stamp is None else (stamp, *[dict(vars(part)) for part in parts])
+    then, stamp = _latest_state, env.stamp()()  # read once: another thread may replace it
+    if stamp is None:
+        return None
+    now = stamp, knobs.runtime.__dict__, knobs.compilation.__dict__, knobs.language.__dict__, knobs.nvidia.__dict__
+    if now != then:
+        then = _latest_state = stamp, *[dict(part) for part in now[1:]]
+    return then
 
 
+_latest_state: tuple[Any, ...] = ()
 _latest_knobs: tuple[Any, str] = (None, "")  # a state, and what it sets
 
 

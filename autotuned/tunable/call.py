@@ -6,11 +6,12 @@ import inspect
 import operator
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen, errors
-from autotuned.key.key import PLAIN, is_descriptor, is_tensor, strides_of
+from autotuned.key.key import PLAIN, is_descriptor, is_tensor, is_tensor_type, strides_of
 from autotuned.tunable.configs import plain, suggestion
 
 if TYPE_CHECKING:
@@ -35,12 +36,13 @@ class Call(Frozen):
     @property
     def has_descriptors(self) -> bool:
         """Whether an argument is or contains a tensor descriptor."""
-        return any(map(_holds_descriptor, self.arguments.values()))
+        others = [value for value in self.arguments.values() if not _is_bare(type(value))]  # type: ignore[arg-type]  # see key.py
+        return bool(others) and any(map(_holds_descriptor, others))
 
     def without_memory(self) -> Call:
         """The same call with a grid of one block, keeping only what decides code of each tensor."""
         arguments = {name: value if type(value) in PLAIN else outlined(value) for name, value in self.arguments.items()}
-        return Call((), arguments, arguments, grid=(1,))
+        return Call((), arguments, arguments, {}, (1,))
 
 
 class Outline:
@@ -71,6 +73,8 @@ def outlined(value: Any) -> Any:
     """An argument without its tensors' memory, also inside tuples and descriptors."""
     if type(value) in PLAIN:
         return value
+    if is_tensor_type(type(value)):
+        return Outline(value)
     if isinstance(value, tuple):
         items = [outlined(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -79,6 +83,12 @@ def outlined(value: Any) -> Any:
         vars(made).update(vars(value), base=outlined(value.base))
         return made
     return Outline(value) if is_tensor(value) else value
+
+
+@lru_cache(256)
+def _is_bare(kind: type) -> bool:
+    """Whether no value of a type holds a descriptor."""
+    return kind in PLAIN or is_tensor_type(kind)
 
 
 def _holds_descriptor(value: Any) -> bool:
@@ -240,9 +250,9 @@ def checked_names(label: str, given: Any, known: Sequence[str], kernel: str) -> 
     if given is None:
         return None
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise errors.DecorationError(
-            f"`{kernel}`: {label}: expected a list of argument names, got {given!r:.60}. Write {label}=[{given!r:.60}]."
-        )
+        name = getattr(given, "__name__", "f") if callable(given) else f"{given!r:.60}"
+        text = f"expected a list of argument names, got {given!r:.60}. Write {label}=[{name.replace('<lambda>', 'f')}]."
+        raise errors.DecorationError(f"`{kernel}`: {label}: {text}")
     names = [name for name in given if not (label == "key" and callable(name))]
     for name in names:
         if not isinstance(name, str) or name not in known:

@@ -99,10 +99,9 @@ class TunableKernel:
         """Whether the last `source` left out something that machine code may depend on."""
         return self._fingerprints[0][1].is_blurred
 
-    @property
-    def exact_source(self) -> str:
-        """`source`, as fine as machine code requires; values computed by heuristics are part of each call."""
-        return self.source + (self._exact.more() if self._is_blurred else "")
+    def exact_source(self, source: str) -> str:
+        """The latest `source`, as fine as machine code needs; what heuristics compute is part of each call."""
+        return source + (self._exact.more() if self._is_blurred else "")
 
     @property
     def exact_opaque(self) -> list[tuple[str, Any]]:

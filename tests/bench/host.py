@@ -132,6 +132,13 @@ def rows(folder: Path, standin) -> dict[str, tuple[Callable, list]]:
     configs = [autotuned.Config({"b": b}) for b in (1, 2)]
     tuned = autotuned.autotune(configs=configs, restore_value=[])(nothing)
     add("3: a tuned plain callable", 3, "tuned(t0, t1, t2)", tuned=tuned)
+
+    class Layer:
+        def __init__(self) -> None:
+            self.weight, self.steps = torch.zeros(8), {"eps": 1e-5}
+
+    of_layer = autotuned.autotune(configs=configs, restore_value=[])(lambda layer, x, *, b=1: None)
+    add("3: a tuned plain callable, of an object", 3, "tuned(layer, t0)", tuned=of_layer, layer=Layer())
     add("3: the callable itself", 3, "nothing(t0, t1, t2, b=1)", nothing=nothing)
     return found
 

@@ -12,6 +12,7 @@ it does counted: function calls, modules imported, files and bytes read.
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib
 import json
 import os
@@ -78,12 +79,23 @@ def has_gpu() -> bool:
 
 
 def pretend() -> None:
-    """One H200 whose launches do nothing, and no compiler."""
+    """One H200 whose launches do nothing, which takes tensors of the host, and no compiler."""
+    import ctypes
+
     import no_compiler
     import pytest
 
     no_compiler.PROPERTIES = DEVICE
     no_compiler.pretend(pytest.MonkeyPatch())
+    import torch
+
+    torch.cuda.get_device_properties.__module__ = "torch.cuda"  # as torch's own, which is asked once a device
+    from autotuned import _native
+
+    driver = ctypes.CDLL("libcuda.so.1")
+    names = "cuLaunchKernelEx", "cuCtxGetCurrent", "fake_current_stream", "cuMemsetD8Async"
+    if _native.extension is not None:
+        _native.extension.use_driver(*(ctypes.cast(getattr(driver, name), ctypes.c_void_p).value for name in names))
 
 
 class Counted:
@@ -213,7 +225,8 @@ def main() -> None:
 
 
 def table(work: Path, options) -> None:
-    """Run the processes of each row."""
+    """Run the processes of each row, of modules that are compiled, as those that pip installed."""
+    compileall.compile_dir(HERE.parents[1] / "autotuned", quiet=1)
     folder = options.keep or work / "tuned"
     if not any(folder.glob("*/*.bin")):
         build(folder)

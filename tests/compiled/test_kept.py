@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import itertools
 import logging
 import shutil
+import subprocess
 import sys
+import zlib
 from pathlib import Path
 
+import fake_cuda
 import pytest
 import torch
 import triton
 from triton.compiler import compiler
+from triton.runtime import build as triton_build
 
-from autotuned.dropin import install
+from autotuned.dropin import install, kept_host, stock_tuner
+from autotuned.triton_compat import fingerprint
 
 TEXT = """
 import triton
@@ -54,11 +61,11 @@ def start(tmp_path, monkeypatch):
     """Begin as a new process in a new container: Triton's cache is empty, and the library is installed elsewhere."""
     starts = []
 
-    def begin(kept, text=TEXT):
+    def begin(kept, text=TEXT, **options):
         install.uninstall()
         starts.append(kept)
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / f"triton-{len(starts)}"))
-        install.install(binaries=kept)
+        install.install(binaries=kept, **options)
         return module(tmp_path / f"site-{len(starts)}", "\n" * len(starts) + text), install._installed.kept
 
     yield begin
@@ -228,3 +235,186 @@ def test_what_a_method_set_is_compiled_in(start, tmp_path):
         kernels, kept = start(tmp_path / "kept", TEXT + STATE.replace("VALUE", str(value)))
         kernels.of_state[(1,)](torch.zeros(4), kernels.STATE)
         assert (kept.loaded, kept.compiled) == (0, 1)
+
+
+TUNED = """
+@triton.autotune([triton.Config({"BLOCK": block}) for block in BLOCKS], key=["n"], do_bench=BENCH)
+@triton.jit
+def tuned(x_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, 2.0, mask=i < n)
+"""
+
+
+@pytest.fixture
+def tune(start, tmp_path, monkeypatch):
+    """Launches a tuned kernel in a new container, whose store is empty; what was chosen, measured and compiled."""
+    timed = fake_cuda.by_config({32: 3.0, 64: 1.0, 128: 2.0, 256: 4.0})
+    monkeypatch.setattr("builtins.BENCH", timed, raising=False)
+    monkeypatch.setattr("builtins.BLOCKS", (32, 64, 128), raising=False)
+    stores = itertools.count()
+
+    def tune(kept, store=None, **options):
+        monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / f"store-{next(stores) if store is None else store}"))
+        kernels, counted = start(kept, TEXT + TUNED, **options)
+        timed.calls.clear()
+        kernels.tuned[(2,)](torch.zeros(128), 96)
+        return kernels.tuned.best_config.kwargs["BLOCK"], len(timed.calls), counted.compiled
+
+    return tune
+
+
+def test_choices_are_in_the_folder_too(tune, tmp_path, launches):
+    assert tune(tmp_path / "kept") == (64, 3, 3)
+    (tmp_path / "kept").rename(tmp_path / "moved")
+    assert tune(tmp_path / "moved") == (64, 0, 0)
+    assert launches[-1].arguments["BLOCK"] == 64
+
+
+def test_a_choice_that_the_store_had_before_is_kept_at_its_first_use(tune, tmp_path):
+    assert tune(tmp_path / "one", "same")[:2] == (64, 3)
+    assert tune(tmp_path / "two", "same")[:2] == (64, 0)
+    assert tune(tmp_path / "two")[:2] == (64, 0)
+
+
+def test_a_choice_that_is_kept_is_found_without_a_hash_over_triton(tune, tmp_path, monkeypatch):
+    tune(tmp_path / "kept")
+    monkeypatch.setattr(fingerprint, "of", lambda *args: pytest.fail("hashed"))
+    monkeypatch.setattr(fingerprint, "begin", lambda *args: pytest.fail("begun"))
+    assert tune(tmp_path / "kept") == (64, 0, 0)
+
+
+CONTEXTS = {
+    "launch interface": lambda patch: patch.setattr(fingerprint, "launch_interface", lambda: "of a fork"),
+    "environment": lambda patch: patch.setenv("TRITON_DISABLE_LINE_INFO", "1"),
+    "configs": lambda patch: patch.setattr("builtins.BLOCKS", (32, 64, 256)),
+}
+
+
+@pytest.mark.parametrize("change", CONTEXTS)
+def test_a_choice_of_another_context_is_measured(tune, tmp_path, monkeypatch, change):
+    tune(tmp_path / "kept")
+    CONTEXTS[change](monkeypatch)
+    assert tune(tmp_path / "kept")[1] > 0
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, "of another key"])
+def test_a_damaged_choice_is_measured_again_and_replaced(tune, tmp_path, damage):
+    tune(tmp_path / "kept")
+    [path] = (tmp_path / "kept" / "v2").rglob("*.json")
+    other = path.read_bytes().replace(b"tuned", b"other")
+    path.write_bytes(DAMAGES.get(damage, lambda content: other)(path.read_bytes()))
+    assert tune(tmp_path / "kept")[1] == 3
+    assert tune(tmp_path / "kept")[1] == 0
+
+
+@pytest.mark.parametrize("options", [{"race": True}, {"replace": True}, {"replace": True, "race": True}], ids=str)
+def test_what_a_race_or_our_own_tuner_chose_is_kept_too(tune, tmp_path, options):
+    assert tune(tmp_path / "kept", **options)[:2] == (64, 3)
+    assert tune(tmp_path / "kept", **options) == (64, 0, 0)
+    is_raced = "race" in options
+    assert tune(tmp_path / "kept", race=not is_raced) == (64, 3, 0)  # of another way to measure
+
+
+def test_without_the_folder_its_choices_serve_no_more(tune, tmp_path):
+    tune(tmp_path / "kept")
+    assert tune(tmp_path / "another") == (64, 3, 3)
+    install.uninstall()
+    assert stock_tuner.keeping == []
+
+
+def test_where_nothing_can_be_written_choices_are_not_kept_and_it_is_said_once(tune, tmp_path, caplog):
+    (tmp_path / "kept").write_text("no folder")
+    assert tune(tmp_path / "kept")[:2] == (64, 3)
+    assert [one.getMessage()[:16] for one in caplog.records if "choices" in one.getMessage()] == ["choices are not "]
+
+
+SOURCE = """
+#include <Python.h>
+static struct PyModuleDef def = {PyModuleDef_HEAD_INIT, "of_host", NULL, -1, NULL};
+PyMODINIT_FUNC PyInit_of_host(void) {
+  PyObject *made = PyModule_Create(&def);
+  PyModule_AddIntConstant(made, "answer", ANSWER);
+  return made;
+}
+"""
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """Builds a module as Triton builds its driver, in a new container; says its answer and how often cc has run."""
+    runs, starts = [], itertools.count()
+    call = subprocess.check_call
+    monkeypatch.setattr(subprocess, "check_call", lambda *args, **options: runs.append(args) or call(*args, **options))
+
+    def build(kept, answer="1"):
+        install.uninstall()
+        install.install(binaries=kept)
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / f"host-{next(starts)}"))
+        made = triton_build.compile_module_from_src(SOURCE.replace("ANSWER", answer), "of_host")
+        return made.answer, len(runs)
+
+    yield build
+    install.uninstall()
+
+
+def test_what_the_c_compiler_built_is_back_in_another_container(build, tmp_path):
+    assert build(tmp_path / "kept") == (1, 1)
+    (tmp_path / "kept").rename(tmp_path / "moved")
+    assert build(tmp_path / "moved") == (1, 1)
+    assert build(tmp_path / "moved", "2") == (2, 2)
+    assert build(tmp_path / "other") == (1, 3)
+
+
+def whole(code):
+    return hashlib.sha256(code).digest() + zlib.compress(code)
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, "no library"])
+def test_a_damaged_library_is_built_again_and_replaced(build, tmp_path, caplog, damage):
+    build(tmp_path / "kept")
+    [path] = (tmp_path / "kept").iterdir()
+    path.write_bytes(DAMAGES.get(damage, lambda content: whole(b"no library"))(path.read_bytes()))
+    assert build(tmp_path / "kept") == (1, 2)
+    assert "is not used, and built again" in caplog.text
+    assert build(tmp_path / "kept") == (1, 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\0" * 4096, whole(b"\x7fELF" + b"\0" * 60)])
+def test_no_bytes_in_place_of_a_library_fail_a_program(build, tmp_path, content):
+    build(tmp_path / "kept")
+    [path] = (tmp_path / "kept").iterdir()
+    path.write_bytes(content)
+    assert build(tmp_path / "kept") == (1, 2)
+
+
+def test_another_flag_or_version_is_another_library(tmp_path):
+    parts = ("name.so", b"source", [["cuda"], {}])
+    names = {kept_host._digest(*parts), kept_host._digest("b.so", *parts[1:]), kept_host._digest("name.so", b"", parts[2]),
+             kept_host._digest(*parts[:2], [["cuda", "x"], {}])}  # fmt: skip
+    assert len(names) == 4 and kept_host._digest(*parts) in names
+
+
+def test_a_builder_of_somebody_else_is_asked_each_time(build, tmp_path, monkeypatch):
+    asked = []
+    own = triton_build._build
+
+    def theirs(name, src, srcdir, *rest):
+        asked.append(name)
+        monkeypatch.setattr(triton.knobs.build, "impl", None)
+        made = own(name, src, srcdir, *rest, [])
+        monkeypatch.setattr(triton.knobs.build, "impl", theirs)
+        return made
+
+    build(tmp_path / "kept")
+    monkeypatch.setattr(triton.knobs.build, "impl", theirs)
+    build(tmp_path / "kept")
+    assert asked == ["of_host"]
+
+
+def test_uninstall_takes_the_builder_back(tmp_path):
+    before = triton_build._build
+    install.install(binaries=tmp_path)
+    assert triton_build._build is not before
+    install.uninstall()
+    assert triton_build._build is before

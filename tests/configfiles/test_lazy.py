@@ -14,14 +14,18 @@ from autotuned.configfiles import file, lazy, lookup
 from autotuned.configfiles.file import ConfigFile, Entry, split_context
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
-from autotuned.typed_json import canonical
 
 CALLS = range(1, 5)
 
 
-def made() -> ConfigFile:
+OURS = Path(__file__).parents[2] / "configs/nvidia-h200-sm_90-132/autotuned.kernels.matmul.matmul_kernel.json"
+
+
+def made(rules: bool = False) -> ConfigFile:
     """Two contexts with the same four calls; the second one's entries have binaries."""
     found = ConfigFile("app.k", from_json(make_key(1).context["device"]))
+    for context, rule in file.parse(OURS.read_text(), "ours").rules if rules else ():
+        found.add_rule(context, rule)
     for source, config in (("s" * 64, LARGE), ("t" * 64, SMALL)):
         for n in CALLS:
             context = {**split_context(make_key(n).context)[0], "source": source}
@@ -32,8 +36,8 @@ def made() -> ConfigFile:
 
 def said_by(found: ConfigFile) -> dict[str, Any]:
     """What a file answers about its calls and binaries."""
-    calls = [canonical(make_key(n).call) for n in (*CALLS, 9)]
-    by_call = {call: [[context, one.to_json()] for context, one in found.in_all_contexts(call)] for call in calls}
+    calls = [make_key(n).call for n in (*CALLS, 9)]
+    by_call = [[[context, one.to_json()] for context, one in found.in_all_contexts(call)] for call in calls]
     keys = [make_key(n, source=letter * 64) for n in (*CALLS, 9) for letter in "stu"]
     exact = {key.text: (one := found.find(key)) and one.to_json() for key in keys}
     return {"calls": by_call, "keys": exact, "binaries": [found.names_binary(f"{n:032}") for n in range(7)],
@@ -41,7 +45,8 @@ def said_by(found: ConfigFile) -> dict[str, Any]:
 
 
 def whole(found: ConfigFile) -> list[Any]:
-    return [[group.context, [entry.to_json() for entry in found.in_order(group)]] for group in found.groups()]
+    groups = [[group.context, [entry.to_json() for entry in found.in_order(group)]] for group in found.groups()]
+    return [groups, [[context, rule.to_json()] for context, rule in found.rules]]
 
 
 def mutated(text: str, rng: random.Random) -> str:
@@ -67,9 +72,10 @@ def mutated(text: str, rng: random.Random) -> str:
     return "\n".join(rows)
 
 
-def test_a_thousand_mutations_are_answered_as_by_the_whole_file() -> None:
-    text, rng, left = made().dump(), random.Random(21), 0
-    for _ in range(1000):
+@pytest.mark.parametrize("rules", [False, True], ids=["entries", "rules and entries"])
+def test_mutations_are_answered_as_by_the_whole_file(rules: bool) -> None:
+    text, rng, left = made(rules).dump(), random.Random(21), 0
+    for _ in range(300 if rules else 1000):
         changed = mutated(text, rng) if rng.random() < 0.7 else mutated(mutated(text, rng), rng)
         found, faults = lazy.read_lazily(changed, "k.json")
         expected, expected_faults = file.read(changed, "k.json")
@@ -80,7 +86,7 @@ def test_a_thousand_mutations_are_answered_as_by_the_whole_file() -> None:
         assert said_by(found) == said_by(expected), changed
         assert whole(found) == whole(expected), changed
         assert list(map(str, faults)) == list(map(str, expected_faults)), changed
-    assert left > 200
+    assert left > (100 if rules else 200)
 
 
 @pytest.mark.parametrize("text", [
@@ -93,8 +99,12 @@ def test_a_thousand_mutations_are_answered_as_by_the_whole_file() -> None:
     made().dump().replace("]},\n", '], "note": []},\n'),
     made().dump().replace("]}\n ]", '], "note": 1}\n ]'),
     made().dump().replace("]\n}\n", '],\n "kernel": "app.k"}\n'),
+    made(rules=True).dump().replace("\n ],", '], "kernel": "app.k", "rules": [\n ],'),
+    made(rules=True).dump().replace("\n ],", "\n},"),
+    made(rules=True).dump().replace(' "rules": [', ' "rules": [],\n "rules": ['),
 ], ids=["other layout", "a context twice", "a name twice", "a name twice in the head", "other ends", "newer",
-        "more in a group", "more in the last group", "a name twice at the end"])  # fmt: skip
+        "more in a group", "more in the last group", "a name twice at the end", "a name twice after the rules",
+        "rules that do not end", "rules twice"])  # fmt: skip
 def test_a_file_of_another_layout_is_read_whole(text: str) -> None:
     found, faults = lazy.read_lazily(text, "k.json")
     expected, expected_faults = file.read(text, "k.json")
@@ -128,6 +138,13 @@ def test_strict_checks_all_entries_at_once(tmp_path: Path) -> None:
     lookup.register_configs(tmp_path)
     with pytest.raises(ConfigFileError, match="num_warps"):
         find(make_key(10), strict=True)
+
+
+def test_rules_are_checked_when_they_are_asked_for() -> None:
+    text = made(rules=True).dump().replace('"digest": "', '"digest": "0')
+    found, faults = lazy.read_lazily(text, "k.json")
+    assert found is not None and found.in_all_contexts(make_key(1).call) and not faults
+    assert not found.rules and "The rule is left out" in str(faults[0])
 
 
 def test_a_call_checks_its_own_entry_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,16 @@ def test_registering_serves_at_once(tmp_path: Path) -> None:
     assert config_of(sources.find(KEY, LIVE)) is LARGE
 
 
+def test_a_folder_that_is_registered_again_has_the_later_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path.parent)
+    lookup.register_configs(tmp_path, policy="accept", binaries=True)
+    lookup.register_configs(tmp_path.name, policy="refuse")
+    ours = [folder for folder in lookup.folders() if Path(str(folder.path)).resolve() == tmp_path]
+    assert [(set(folder.policy.values()), folder.code) for folder in ours] == [({"refuse"}, False)]
+
+
 # -- packages that publish -------------------------------------------------------------------------------------------
 
 

@@ -11,13 +11,16 @@ from collections import UserDict, deque
 from collections.abc import Callable
 from typing import Any
 
+import local_classes
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton import Config
 
 from autotuned import autotune
+from autotuned.key import key as module_of_key
 from autotuned.key import opaque
+from autotuned.key.key import by_class
 
 COUNT = 300
 
@@ -152,6 +155,34 @@ def test_what_is_in_a_key_dies_with_its_last_user(kind: str, key: str) -> None:
     opaque.spell(Slotted(), "x")  # what has no weak references goes with the next such object
     gc.collect()
     assert sum(one() is not None for one in alive) == 0
+
+
+@pytest.mark.parametrize(
+    "key", [["x"], ["act"], ["act", lambda arguments: arguments["act"]]], ids=["not in it", "named", "answer"]
+)
+@pytest.mark.parametrize("kind", local_classes.MADE)
+def test_what_the_class_of_an_argument_holds_dies_with_it(kind: str, key: list[Any]) -> None:
+    """Also what a method of a local class closes over, as a tensor: no table or cache of classes keeps it."""
+    function, alive = tuned(*key), []
+    for _ in range(8):
+        held = Held()
+        alive.append(weakref.ref(held))
+        act = local_classes.MADE[kind](held)
+        for _ in range(3):
+            function(1, act)
+        del held, act
+    gc.collect()
+    assert sum(one() is not None for one in alive) == 0
+
+
+def test_facts_are_remembered_of_a_bounded_number_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module_of_key, "CLASSES", 5)
+    asked: list[type] = []
+    name = by_class(lambda kind: (asked.append(kind), kind.__name__)[1])
+    kinds = [type(f"Kind{index}", (), {}) for index in range(7)]
+    assert [name(kind) for kind in kinds * 2] == [kind.__name__ for kind in kinds] * 2
+    asked.clear()
+    assert [name(kinds[-1]), name(kinds[-1]), asked] == ["Kind6", "Kind6", []]
 
 
 def test_the_tables_are_as_long_as_there_are_objects() -> None:

@@ -1,5 +1,6 @@
 """The launch table in Python, on what is neither a tensor nor a scalar: tuples, descriptors, objects of the user's."""
 
+import gc
 import math
 from collections.abc import Callable
 from functools import partial
@@ -8,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import FakeDescriptor, TorchTensor
+from hypothesis import given
+from hypothesis import strategies as st
+from local_classes import named_tuple
 from tables import ALL, CONSTEXPR, LISTED, NOT_LISTED, Bound, of_callable, of_kernel, shares_words
 
 from autotuned.launch import table as _launch_py
@@ -72,11 +76,34 @@ def test_an_object_that_has_become_an_array_is_left_to_the_safe_path() -> None:
 
 def test_classes_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_launch_py, "LIMIT", 8)
-    table = of_callable("a")
-    for number in range(20):
-        assert table.bind((type(f"Made{number}", (), {})(),), Bound())
+    table, kinds = of_callable("a"), [type(f"Made{number}", (), {}) for number in range(20)]
+    for kind in kinds:
+        assert table.bind((kind(),), Bound())
     assert len(table) == 8
     assert len(table._plans) == 8
+    del kind, kinds[:]
+    gc.collect()
+    assert table.bind((1,), Bound())
+    assert len(table) == len(table._plans) == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["bind", "drop", "collect"]), st.booleans(), st.integers(0, 9)), max_size=40))
+def test_nothing_is_found_for_a_class_in_the_place_of_one_that_died(steps: list[tuple[str, bool, int]]) -> None:
+    table = of_callable("a", "n")
+    living: list[tuple[Any, Bound]] = []
+    for step, is_within, which in steps:
+        if step == "bind":
+            value = named_tuple(None)
+            value = (value, 1) if is_within else value
+            assert table.find((value, 5)) is None
+            living.append((value, Bound()))
+            assert table.bind((value, 5), living[-1][1])
+            del value
+        elif step == "drop" and living:
+            del living[which % len(living)]
+        else:
+            gc.collect()
+        assert all(table.find((value, 5)) is bound for value, bound in living)
 
 
 def test_a_subclass_is_another_type() -> None:

@@ -213,12 +213,13 @@ def test_values_of_other_types_are_never_bound(value: Any) -> None:
 
 def test_threads_bind_at_once() -> None:
     """Of what the table refuses, too, and while its entries are counted: a call must not end in an error of ours."""
-    table, errors = of_callable("a", "n"), []
+    table, errors, kinds = of_callable("a", "n"), [], []
 
     def bind() -> None:
         for number in range(300):
             try:
-                assert table.bind((type("Made", (), {})(), number), Bound())
+                kinds.append(type("Made", (), {}))
+                assert table.bind((kinds[-1](), number), Bound())
                 assert not table.bind(((object(),), number), Bound())
                 assert len(table) > 0
             except Exception as error:

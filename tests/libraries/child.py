@@ -2,7 +2,7 @@
 
 `run.py` starts it, and says by the environment when that was (LIBRARIES_STARTED), which file has the operations
 (LIBRARIES_OPERATIONS), for how long launches are timed (LIBRARIES_SECONDS), and whether threads compile ahead
-(LIBRARIES_THREADS).
+(LIBRARIES_THREADS) or whatever compiles raises (LIBRARIES_BROKEN).
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def import_all(operation: Operation) -> meter.Compiles:
     importlib.import_module("torch")
     compiles = meter.Compiles()
     compiles.listen()
+    if os.environ.get("LIBRARIES_BROKEN"):
+        meter.break_compilers()
     if operation.stand_in is not None:
         operation.stand_in()
     for name in operation.modules:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import resource
 import statistics
 import sys
@@ -110,6 +111,28 @@ class Compiles:
                 self.count, self.seconds = self.count + 1, self.seconds + times.total / 1e6
 
 
+_COMPILERS = {"ptxas", "ptxas-blackwell", "cc", "gcc", "clang", "c++", "g++", "clang++"}
+
+
+def break_compilers() -> None:
+    """From now on `triton.compile` raises, and so does starting ptxas or a C compiler."""
+    from triton import compiler
+
+    compile_: Any = compiler.compile
+    getattr(compile_, "_original", compile_).__code__ = _refuse.__code__  # whoever holds the function
+
+    def refuse(event: str, about: tuple[Any, ...]) -> None:
+        name = os.path.basename(os.fsdecode(about[0])) if event == "subprocess.Popen" else ""
+        if name in _COMPILERS:
+            raise OSError(f"expected that no compiler is started, got {name}")
+
+    sys.addaudithook(refuse)
+
+
+def _refuse(*args: Any, **options: Any) -> Any:
+    raise AssertionError("expected that nothing is compiled")
+
+
 def launches(call: Callable[[], Any]) -> int:
     """How many kernels of Triton one call launches."""
     from triton import knobs
@@ -195,7 +218,6 @@ def memory_mb() -> dict[str, float]:
 @contextmanager
 def threads_ahead() -> Iterator[None]:
     """The strong baseline: what a tuner's pruner leaves is compiled by one thread a core before it measures."""
-    import os
     from concurrent.futures import ThreadPoolExecutor
 
     from triton.runtime.autotuner import Autotuner

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Call = Callable[[], list[Any]]  # one call of an operation; its results, then its gradients
-PHASES = ("cold", "second", "warm")
+PHASES = ("cold", "second", "warm", "container")
+KEPT = "{kept}"  # in a command: the folder that keeps what is compiled
 
 
 class Operation(NamedTuple):
@@ -43,9 +44,10 @@ class Way(NamedTuple):
 
     command: tuple[str, ...] = ()  # arguments of `autotuned`; none starts Python itself
     environment: Mapping[str, str] = {}
-    phases: tuple[str, ...] = PHASES
+    phases: tuple[str, ...] = PHASES[:3]
     brief: tuple[str, ...] = ("cold",)  # the phases of an operation that is not one of the main ones
     memory: str | None = None  # the way whose cold process leaves what a later one finds; its own without
+    ranks: int = 1  # processes that start at once, as of one job on this host
 
     @property
     def installs(self) -> bool:
@@ -54,6 +56,7 @@ class Way(NamedTuple):
 
 
 # "cold": all caches are empty. "second": what was chosen is stored, Triton's cache is empty. "warm": both are there.
+# "container": all caches are empty again, what `--binaries` kept and the libraries lie elsewhere.
 WAYS = {
     "stock": Way(phases=("cold", "warm")),
     "ahead": Way(("run",), brief=("cold", "second")),
@@ -62,7 +65,15 @@ WAYS = {
     "replace-race": Way(("run", "--replace", "--race"), memory="race"),
     "cached": Way((), {"TRITON_CACHE_AUTOTUNING": "1"}, ("cold", "warm"), ("cold", "warm")),
     "threads": Way((), {"LIBRARIES_THREADS": "1"}, ("cold",)),
-}
+    "binaries": Way(("run", "--binaries", KEPT), phases=("cold", "container"), brief=("cold", "container")),
+    "no-compiler": Way(
+        ("run", "--binaries", KEPT), {"LIBRARIES_BROKEN": "1", "PATH": "/nonexistent"}, ("container",), ("container",),
+        memory="binaries",
+    ),
+    "stock-8": Way((), phases=("cold",), ranks=8),
+    "ahead-8": Way(("run",), phases=("cold",), ranks=8),
+    "race-8": Way(("run", "--race"), phases=("cold",), ranks=8),
+}  # fmt: skip
 DEFAULT = ("stock", "ahead", "race", "replace")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 Line = dict[str, Any]
 PHASES = ("cold", "warm", "second")
+RANKS = ("stock", "ahead", "race")
 Rows = list[list[str]]
 FIRST = ("stock", "threads", "ahead", "race", "replace")
 NONE = "-"
@@ -68,7 +69,7 @@ def report(lines: Sequence[Line], operations: Sequence[str]) -> str:
     """All tables, the ratios that the goals are about, and what failed."""
     found = Lines([line for line in lines if "operation" in line])
     parts = [*map(_about, [line for line in lines if "versions" in line][-1:]), _first(found, operations),
-             _later(found, operations), _programs(found, operations), _host(found, operations), _bits(found, operations), _goals(found, operations),
+             _later(found, operations), _containers(found, operations), _ranks(found, operations), _programs(found, operations), _host(found, operations), _bits(found, operations), _goals(found, operations),
              _failed(found)]  # fmt: skip
     return "\n\n".join(part for part in parts if part)
 
@@ -111,6 +112,48 @@ def _later(found: Lines, operations: Sequence[str]) -> str:
     return "First call of a later process, s:\n\n" + _table(
         ["operation", *(f"{way}, {phase}" for way, phase in used)], rows, 0
     ) if rows else ""  # fmt: skip
+
+
+def _containers(found: Lines, operations: Sequence[str]) -> str:
+    columns = (("binaries", "cold"), ("binaries", "container"), ("no-compiler", "container"), ("stock", "warm"))
+    rows = []
+    for name in operations:
+        lines = found.of(name, "binaries", "container")
+        if lines:
+            seconds = [_number(found.median(name, *at, first_s), 2) for at in columns]
+            compiled = max(line["compiles"] + line["ptxas"] for line in lines)
+            broken = found.of(name, "no-compiler", "container")
+            rows.append(
+                [name, *seconds, str(compiled), _same_bits([*lines, *broken], found.of(name, "binaries", "cold"))]
+            )
+    head = ["operation", *(f"{way}, {phase}, s" for way, phase in columns), "compiles and `ptxas` runs", "bits"]
+    return "First call in a second container, `run --binaries`:\n\n" + _table(head, rows, 0) if rows else ""
+
+
+def _ranks(found: Lines, operations: Sequence[str]) -> str:
+    ways = [
+        way
+        for one in RANKS
+        for way in (one, f"{one}-8")
+        if any(found.of(name, f"{one}-8", "cold") for name in operations)
+    ]
+    rows = [
+        [name, *(", ".join(_of_ranks(found, name, way)) for way in ways)]
+        for name in operations
+        if any(found.of(name, way, "cold") for way in ways if way.endswith("-8"))
+    ]
+    said = "One rank and eight at once, all caches empty: s of the last one's first call; `ptxas` runs; MB of all:\n\n"
+    return said + _table(["operation", *ways], rows, 0) if rows else ""
+
+
+def _of_ranks(found: Lines, operation: str, way: str) -> list[str]:
+    numbers: list[tuple[Callable[[Line], float], int]] = [(last_s, 1), (lambda line: line["ptxas"], 0), (memory_mb, 0)]
+    return [_number(found.median(operation, way, "cold", number), digits) for number, digits in numbers]
+
+
+def last_s(line: Line) -> float:
+    """Seconds of the first call, of the slowest rank."""
+    return max(line.get("ranks_first_s", [line["first_s"]]))
 
 
 def _programs(found: Lines, operations: Sequence[str]) -> str:

@@ -6,9 +6,10 @@
 Required: fla (fla-core), mamba (mamba-ssm, its Triton files alone) and liger (liger-kernel). Optional, left out with a
 line where it is not installed: torchao, cut-cross-entropy, conch-triton-kernels, gemlite, flag-gems, unsloth.
 
-A task is one operation, way (stock, ahead, race, replace), phase (cold: all caches empty; second: choices stored,
-Triton's cache empty; warm: both there) and repeat. Each gives one line of `results.jsonl`, also where it failed, and
-none is run twice: the same command goes on where the last one stopped. `--table` prints what docs/drop-in.md has.
+A task is one operation, way (stock, ahead, race, replace, binaries, ...), phase (cold: all caches empty; second:
+choices stored, Triton's cache empty; warm: both there; container: all empty again, what was kept and the libraries
+elsewhere) and repeat. Each gives one line of `results.jsonl`, also where it failed, and none is run twice: the same
+command goes on where the last one stopped. `--table` prints what docs/drop-in.md has.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # `python -P` leaves it out
-from plan import DEFAULT, PHASES, WAYS, Operation, Task, load, tasks  # noqa: E402
+from plan import DEFAULT, KEPT, PHASES, WAYS, Operation, Task, load, tasks  # noqa: E402
 from report import report  # noqa: E402
 
-KEPT = 1500  # characters of what a process that failed has said
+SAID = 1500  # characters of what a process that failed has said
 COUNTER = """#!/bin/sh
 case "$*" in *--version*) ;; *) echo >> "$LIBRARIES_PTXAS" ;; esac
 exec {ptxas} "$@"
@@ -130,46 +132,48 @@ class Runner:
         if keep:
             shutil.rmtree(memory, ignore_errors=True)
         cold = memory if keep else once
-        store, triton = {"cold": (cold, cold), "second": (memory, once), "warm": (memory, memory)}[task.phase]
+        empty, full = (cold, cold), (memory, memory)
+        store, triton = {"cold": empty, "second": (memory, once), "warm": full, "container": (once, once)}[task.phase]
         folders = {"AUTOTUNED_CACHE_DIR": store / "store", "TRITON_CACHE_DIR": triton / "triton",
                    "TORCHINDUCTOR_CACHE_DIR": triton / "inductor"}  # fmt: skip
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
-        return {name: str(folder) for name, folder in folders.items()}
+        kept, more = cold / "kept", {}
+        if task.phase == "container":
+            kept, more = once / "moved", {"PYTHONPATH": elsewhere(once / "libraries")}
+            shutil.copytree(memory / "kept", kept)
+        return {name: str(folder) for name, folder in folders.items()} | {"LIBRARIES_KEPT": str(kept), **more}
 
     def _process(self, task: Task, caches: Mapping[str, str], limit_s: float) -> dict[str, Any] | None:
         """A line for the results; None where the budget, not the time of one task, ended it."""
         counts = self._state / "ptxas-runs"
         counts.write_text("")
         environment = self._environment(task, caches, counts)
-        start = time.perf_counter()
+        command, start = self._command(task, caches), time.perf_counter()
         try:
-            code, out, error = started(self._command(task), environment, self._state, limit_s)
+            ended = in_ranks(WAYS[task.way].ranks, command, environment, self._state, limit_s)
         except subprocess.TimeoutExpired:
             if limit_s < self._options.timeout:
                 return None
             return {"error": f"not done after {limit_s:.0f} s", "wall_s": limit_s}
         line = {"wall_s": time.perf_counter() - start, "ptxas": len(counts.read_text().splitlines())}
-        found = last_json(out)
-        if code or found is None:
-            lines = error.strip().splitlines() or [f"exit code {code}"]
-            return {**line, "error": lines[-1][-300:], "exit": code, "said": error[-KEPT:]}
-        said = [one[:300] for one in error.splitlines() if "autotuned" in one][:20]
-        return {**line, **found, **({"said": said} if said else {})}
+        return {**line, **together([result(*one) for one in ended])}
 
     def _environment(self, task: Task, caches: Mapping[str, str], counts: Path) -> dict[str, str]:
         own = {
             "LIBRARIES_OPERATIONS": str(self._options.operations.absolute()), "LIBRARIES_STARTED": str(time.time()),
-            "LIBRARIES_SECONDS": str(self._options.seconds), "LIBRARIES_PTXAS": str(counts), **self._counted,
+            "LIBRARIES_SECONDS": str(self._options.seconds), "LIBRARIES_PTXAS": str(counts),
         }  # fmt: skip
-        operation = self._operations[task.operation]
-        return {**os.environ, **own, **caches, **operation.environment, **WAYS[task.way].environment}
+        operation, way = self._operations[task.operation], WAYS[task.way].environment
+        counted = {} if "PATH" in way else self._counted  # nothing that runs programs
+        return {**os.environ, **own, **counted, **caches, **operation.environment, **way}
 
-    def _command(self, task: Task) -> list[str]:
+    def _command(self, task: Task, caches: Mapping[str, str]) -> list[str]:
         child = [sys.executable, "-P"] if sys.version_info >= (3, 11) else [sys.executable]
         child += [str(HERE / "child.py"), task.operation]
         way = WAYS[task.way]
-        return [autotuned(), *way.command, "--", *child] if way.installs else child
+        asked = [caches["LIBRARIES_KEPT"] if word == KEPT else word for word in way.command]
+        return [autotuned(), *asked, "--", *child] if way.installs else child
 
 
 def cold_of(line: Mapping[str, Any], operation: str, way: str) -> bool:
@@ -187,6 +191,57 @@ def started(command: list[str], environment: Mapping[str, str], folder: Path, li
             os.killpg(process.pid, signal.SIGKILL)
             raise
         return process.returncode, out, error
+
+
+Ended = tuple[int, str, str]
+
+
+def in_ranks(
+    ranks: int, command: list[str], environment: Mapping[str, str], folder: Path, limit_s: float
+) -> list[Ended]:
+    """One process, or as many as one host's part of a job has, started at once."""
+    if ranks == 1:
+        return [started(command, environment, folder, limit_s)]
+
+    def one(rank: int) -> Ended:
+        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+        return started(command, {**environment, **{name: str(value) for name, value in own.items()}}, folder, limit_s)
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(one, range(ranks)))
+
+
+def result(code: int, out: str, error: str) -> dict[str, Any]:
+    """What a process has printed, or how it failed."""
+    found = last_json(out)
+    if code or found is None:
+        lines = error.strip().splitlines() or [f"exit code {code}"]
+        return {"error": lines[-1][-300:], "exit": code, "said": error[-SAID:]}
+    said = [one[:300] for one in error.splitlines() if "autotuned" in one][:20]
+    return {**found, **({"said": said} if said else {})}
+
+
+def together(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The line of all ranks: of the one that was last, with sums of what they compiled and of their memory."""
+    failed = [one for one in found if "error" in one]
+    if failed or len(found) == 1:
+        return (failed or found)[0]
+    last = max(found, key=lambda one: float(one["imports_s"] + one["inputs_s"] + one["first_s"]))
+    memory = {whose: sum(one["memory_mb"][whose] for one in found) for whose in last["memory_mb"]}
+    same = all(one["bits"] == last["bits"] for one in found)
+    sums = {name: sum(one[name] for one in found) for name in ("compiles", "compile_s", "cache_hits")}
+    each = {"ranks": len(found), "ranks_first_s": [one["first_s"] for one in found], "ranks_same": same}
+    return {**last, **sums, **each, "memory_mb": memory}
+
+
+def elsewhere(folder: Path) -> str:
+    """PYTHONPATH with each of its folders under another path."""
+    folder.mkdir(parents=True)
+    found = []
+    for number, path in enumerate(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
+        (folder / str(number)).symlink_to(os.path.abspath(path))
+        found.append(str(folder / str(number)))
+    return os.pathsep.join(found)
 
 
 def last_json(text: str) -> dict[str, Any] | None:
@@ -211,12 +266,15 @@ def counted_ptxas(folder: Path) -> dict[str, str]:
     """Variables by which Triton runs `ptxas` through a script that counts."""
     spec = importlib.util.find_spec("triton")
     places = spec.submodule_search_locations if spec else None
-    own = Path(next(iter(places or ["."]))) / "backends" / "nvidia" / "bin" / "ptxas"
-    ptxas = os.environ.get("TRITON_PTXAS_PATH") or str(own)
-    script = folder / "ptxas"
-    script.write_text(COUNTER.format(ptxas=ptxas))
-    script.chmod(0o755)
-    return {"TRITON_PTXAS_PATH": str(script)} if Path(ptxas).exists() else {}
+    beside, found = Path(next(iter(places or ["."]))) / "backends" / "nvidia" / "bin", {}
+    for name in ("ptxas", "ptxas-blackwell"):  # from Triton 3.9 on the second one compiles for sm_90 too
+        variable = f"TRITON_{name.upper().replace('-', '_')}_PATH"
+        ptxas = os.environ.get(variable) or str(beside / name)
+        if Path(ptxas).exists():
+            (script := folder / name).write_text(COUNTER.format(ptxas=ptxas))
+            script.chmod(0o755)
+            found[variable] = str(script)
+    return found
 
 
 def about(operations: Iterable[Operation]) -> dict[str, Any]:

@@ -94,6 +94,49 @@ def test_real_processes_measure_in_their_way(command):
     assert command("--ways", "stock,replace", "--list").stdout.splitlines()[1:] == [""]
 
 
+PRETENDED = """
+def pretend():
+    import fake_cuda, pytest
+    fake_cuda.install(pytest.MonkeyPatch())
+
+OPERATIONS = (Operation("mine double", "mykernels", "mine", double, ("mykernels",), stand_in=pretend),)
+"""
+
+
+def test_in_a_second_container_nothing_is_compiled_and_nothing_that_compiles_is_needed(command, tmp_path, monkeypatch):
+    with (tmp_path / "own.py").open("a") as file:
+        file.write(PRETENDED)
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(FOLDER.parent / "support")]))
+    done = command("--ways", "binaries,no-compiler")
+    assert done.returncode == 0, done.stderr
+    _, cold, there, broken = command.lines()
+    assert [(line["phase"], line.get("error")) for line in (cold, there, broken)] == [("cold", None), ("container", None), ("container", None)]  # fmt: skip
+    assert cold["compiles"] == cold["ptxas"] == 3
+    assert (there["compiles"], there["ptxas"], broken["compiles"]) == (0, 0, 0)
+    assert cold["bits"] == there["bits"] == broken["bits"] and cold["choices"] == there["choices"]
+    assert "| mine double | " in command("--table").stdout.partition("second container")[2]
+
+
+def test_what_compiles_is_broken_where_that_is_asked_for():
+    code = """
+import sys, subprocess
+sys.path.insert(0, {folder!r})
+import meter, triton
+from triton import compiler
+kept = compiler.compile
+meter.break_compilers()
+for run in (lambda: kept(None), lambda: subprocess.run(["cc"]), lambda: subprocess.run(["/x/ptxas", "--version"])):
+    try:
+        run()
+    except (AssertionError, OSError) as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code.format(folder=str(FOLDER))], capture_output=True, text=True)
+    started = "expected that no compiler is started, got "
+    assert done.stdout.splitlines() == ["expected that nothing is compiled", f"{started}cc", f"{started}ptxas"]
+
+
 def test_where_no_library_is_installed_the_required_ones_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(plan.importlib.machinery.PathFinder, "find_spec", lambda name, path: None)
     with pytest.raises(SystemExit, match="fla-core mamba-ssm liger-kernel not installed; pip install"):
@@ -166,6 +209,53 @@ def test_each_phase_finds_the_caches_that_it_is_about(runner, phase, full):
     assert one.run(plan.Task("two", "race", phase, 1))
     assert runner.seen[-1].full == full
     assert [line["phase"] for line in runner.results.all()] == (["cold"] if phase != "cold" else []) + [phase] * 2
+
+
+def test_another_container_has_what_was_kept_elsewhere_and_nothing_else(runner, tmp_path, monkeypatch):
+    (tmp_path / "libs").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "libs"))
+    kept = tmp_path / "state" / "two-binaries" / "kept"
+
+    def answer():
+        seen, asked = runner.seen[-1], runner.seen[-1].command
+        folder = Path(asked[asked.index("--binaries") + 1])
+        seen.found = folder, sorted(one.name for one in folder.glob("*"))
+        seen.libraries = Path(seen.environment["PYTHONPATH"])
+        assert seen.libraries.samefile(tmp_path / "libs")
+        kept.mkdir(parents=True, exist_ok=True)
+        (kept / "one.bin").touch()
+        return 0, '{"first_s": 1.0}', ""
+
+    runner.answer = answer
+    assert runner().run(plan.Task("two", "no-compiler", "container", 0))
+    cold, broken = runner.seen
+    assert cold.full == broken.full == (False, False)
+    assert cold.found == (kept, []) and cold.libraries == tmp_path / "libs"
+    assert broken.found[0] != kept and broken.found[1] == ["one.bin"] and broken.libraries != tmp_path / "libs"
+    assert broken.environment["PATH"] == "/nonexistent" and "TRITON_PTXAS_PATH" not in broken.environment
+    assert cold.environment["TRITON_PTXAS_PATH"] and "LIBRARIES_BROKEN" not in cold.environment
+
+
+def of_a_rank(seconds, bits="a"):
+    return {"imports_s": 1.0, "inputs_s": 0.0, "first_s": seconds, "bits": bits, "compiles": 2, "compile_s": 1.5,
+            "cache_hits": 1, "memory_mb": {"self": 100.0, "child": 10.0}}  # fmt: skip
+
+
+def test_ranks_of_one_host_begin_at_once_and_make_one_line(runner):
+    left = iter([4.0, 9.0, *[5.0] * 6])
+    runner.answer = lambda: (0, json.dumps(of_a_rank(next(left))), "")
+    assert runner().run(plan.Task("two", "ahead-8", "cold", 0))
+    ranks = sorted(int(one.environment["LOCAL_RANK"]) for one in runner.seen)
+    assert ranks == [*range(8)] and {one.environment["LOCAL_WORLD_SIZE"] for one in runner.seen} == {"8"}
+    (line,) = runner.results.all()
+    assert (line["first_s"], line["compiles"], line["memory_mb"]["self"], line["ranks_same"]) == (9.0, 16, 800.0, True)
+    assert "| two | -, -, - | 9.0, 0, 800 |" in report._ranks(report.Lines([line]), ["two"])
+
+
+@pytest.mark.parametrize("faulty", [{"error": "no"}, of_a_rank(1.0, "b")])
+def test_a_rank_that_fails_or_differs_is_told(faulty):
+    found = script.together([of_a_rank(1.0), faulty])
+    assert found == faulty if "error" in faulty else found["ranks_same"] is False
 
 
 def test_a_process_is_started_as_a_user_would_start_it(runner):

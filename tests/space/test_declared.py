@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 from types import SimpleNamespace
 
 import pytest
 import triton
+from declared_space import Table, microseconds, space, tuned, values
 from triton import Config
 
 import autotuned
@@ -17,48 +17,6 @@ from autotuned.errors import AllConfigsFailedError, DecorationError, PruningErro
 from autotuned.resolve import fallback
 from autotuned.search import batches
 from autotuned.store import listing
-
-
-def microseconds(a, b, c):
-    return None if a * b > 2**13 else 50 + 3 * abs(a - 64) + 2 * abs(b - 32) + 10 * c
-
-
-class Table:
-    """A benchmark that answers from a formula, and keeps what it was asked."""
-
-    def __init__(self):
-        self.now, self.asked = None, []
-
-    def __call__(self, call, quantiles=None):
-        call()
-        self.asked.append(self.now)
-        us = microseconds(*self.now)
-        if us is None:
-            raise RuntimeError("too large")
-        return [us / 1e3] * len(quantiles or [1])
-
-
-def space(**more):
-    return Space({"a": pow2s(4, 512), "b": pow2s(4, 512), "c": range(5)}, **{"where": [lambda a, b: a >= b], **more})
-
-
-def tuned(configs, **more):
-    table = more.pop("table", None) or Table()
-
-    def one(n, *, a, b, c):
-        table.now = (a, b, c)
-
-    def two(n, most, *, a, b, c):
-        table.now = (a, b, c)
-
-    made = two if more.pop("arguments", False) else one
-    f = autotune(configs=configs, do_bench=table, **{"name": "declared.f", "key": ["n"], **more})(made)
-    f.table = table
-    return f
-
-
-def values(config):
-    return tuple(config.kwargs[name] for name in "abc")
 
 
 def test_the_best_is_found_without_trying_all():
@@ -161,6 +119,19 @@ def test_a_pruner_that_leaves_none_is_an_error():
         f(1)
 
 
+def test_a_pruner_may_make_its_configs_anew_but_adds_none_to_a_space():
+    def doubled(configs, named, **rest):
+        equal = [Config(dict(config.kwargs)) for config in configs if config.kwargs["a"] <= 32]
+        return [*equal, Config({"a": 64, "b": 32, "c": 7})]
+
+    f = tuned(space(), prune_configs_by={"early_config_prune": doubled})
+    f(1)
+    assert values(f.best_config) == (32, 32, 0) and all(a <= 32 for a, _, _ in f.table.asked)
+    new = tuned(space(), prune_configs_by={"early_config_prune": lambda configs, named, **rest: [Config({"a": 3})]})
+    with pytest.raises(PruningError, match="a pruner adds no configs to a space"):
+        new(2)
+
+
 def test_default_is_in_the_race_and_may_be_no_member():
     f = tuned(space(where=[lambda a, b: a < b]), default=Config({"a": 64, "b": 32, "c": 0}))
     with autotuned.mode("search"):
@@ -211,31 +182,6 @@ def test_first_is_what_runs_untuned():
     assert (128, 16, 3) in f.table.asked[:10]
 
 
-class Own:
-    """A strategy of a user's: the first so many of a list."""
-
-    def __init__(self, configs):
-        self.configs, self.told = configs, []
-
-    def ask(self, n):
-        asked, self.configs = self.configs[:n], self.configs[n:]
-        return asked
-
-    def tell(self, results):
-        self.told += [(values(config), us, status) for config, us, status in results]
-
-
-def test_a_strategy_of_the_user_s_is_asked_and_told():
-    wanted = [Config({"a": a, "b": 32, "c": 0}) for a in (512, 32, 64, 128)]
-    own = Own([*wanted, Config({"a": 7, "b": 32, "c": 0})])
-    f = tuned(space(), strategy=own)
-    f(1)
-    assert values(f.best_config) == (64, 32, 0)
-    told = {config: (us, status) for config, us, status in own.told}
-    assert told[512, 32, 0] == (None, "failed") and told[7, 32, 0] == (None, "left out")
-    assert told[64, 32, 0] == (pytest.approx(50), "ok")
-
-
 def test_where_nothing_runs_the_reasons_are_said(monkeypatch):
     f = tuned(Space({"a": pow2s(512, 4096), "b": pow2s(512, 4096), "c": range(8)}))
     with pytest.raises(RuntimeError, match="too large"):
@@ -264,51 +210,6 @@ def test_a_first_batch_that_fails_is_not_the_end():
     assert values(f.best_config) == (64, 32, 0)
 
 
-def test_each_key_has_a_search_of_its_own():
-    """An object with a state serves the first search; the others begin with a copy of it as it was given."""
-    for given in (autotuned.strategy("exhaustive", space()), autotuned.strategy("random", space(), seed=3),
-                  autotuned.strategy("guided", space())):  # fmt: skip
-        f = tuned(space(), strategy=given)
-        for n in (1, 2):
-            f(n)
-            assert values(f.best_config) == (64, 32, 0)
-        f.cache_clear()
-
-
-def test_a_strategy_that_cannot_be_copied_serves_one_key():
-    own = Own([Config({"a": 64, "b": 32, "c": 0})])
-    own.lock = threading.Lock()
-    f = tuned(space(), strategy=own)
-    f(1)
-    with pytest.raises(DecorationError, match="declared.f.*an object that can be copied for the search of each key"):
-        f(2)
-
-
-@pytest.mark.parametrize("again", [{"a": 64, "b": 32, "c": 0}, {"a": 7, "b": 32, "c": 0}], ids=["known", "foreign"])
-def test_a_strategy_that_repeats_itself_ends(again):
-    class Same:
-        def ask(self, n):
-            return [Config(again)]
-
-        def tell(self, results):
-            pass
-
-    f = tuned(space(), strategy=Same())
-    f(1)
-    (record,) = [found for _, found in listing.all_records("declared.f")]
-    assert record.provenance["space"]["stopped"] == "the strategy asked 96 times for nothing new"
-
-
-@pytest.mark.parametrize("answer", [None, "abc", [{"a": 64, "b": 32, "c": 0}], {"a": 1}, [None], 3], ids=repr)
-def test_what_is_no_list_of_configs_is_said(answer):
-    class Wrong(Own):
-        def ask(self, n):
-            return answer
-
-    with pytest.raises(DecorationError, match="`declared.f`: strategy: expected a list of autotuned.Config"):
-        tuned(space(), strategy=Wrong([]))(1)
-
-
 def test_a_model_ranks_all_members():
     """As those of a list."""
     model = lambda n, a, b, c, **options: microseconds(a, b, c) or 1e9
@@ -318,12 +219,6 @@ def test_a_model_ranks_all_members():
     large = Space({"a": pow2s(4, 512), "b": pow2s(4, 512), "c": range(5_000)})
     with pytest.raises(SpaceError, match="`declared.f`: perf_model: expected a space of at most 50,000.*got 320,000"):
         tuned(large, prune_configs_by={"perf_model": model, "top_k": 5})(1)
-
-
-def test_a_strategy_that_asks_for_nothing_that_runs_is_an_error():
-    f = tuned(space(first=[{"a": 512, "b": 512, "c": 0}]), strategy=Own([Config({"a": 512, "b": 256, "c": 1})]))
-    with pytest.raises((AllConfigsFailedError, RuntimeError), match="too large"):
-        f(1)
 
 
 def test_a_budget_ends_it_with_the_best_so_far():
@@ -366,20 +261,6 @@ def test_an_interrupted_search_goes_on_where_it_was():
     f(1)
     assert len(first & set(table.asked)) <= 3  # what runs untuned, and the best so far
     assert values(f.best_config) == (64, 32, 0)
-
-
-def test_a_seed_repeats_itself():
-    def run(name):
-        table = Table()
-
-        @autotune(configs=space(), do_bench=table, name=name, key=["n"])
-        def f(n, *, a, b, c):
-            table.now = (a, b, c)
-
-        f(1)
-        return table.asked
-
-    assert run("declared.one") == run("declared.two")
 
 
 def test_a_space_of_any_size_is_searched(caplog):

@@ -177,6 +177,14 @@ def test_nothing_is_listed_to_find_a_stored_choice():
     assert members.size == 333_334 and len(asked) >= 1_000_000
 
 
+def test_a_large_space_without_members_is_told_by_a_bounded_number_of_questions():
+    asked = []
+    never = lambda **all_of: bool(asked.append(1))
+    with pytest.raises(SpaceError, match="tell. Loosen a constraint, or add values, or name a member in first="):
+        Space({f"p{place}": range(10) for place in range(8)}, where=[never]).members()
+    assert len(asked) == 400_000
+
+
 def test_rare_members_are_drawn_in_bounded_time():
     asked = []
     rare = lambda **all_of: asked.append(1) or sum(all_of.values()) * 7919 % 1009 == 5

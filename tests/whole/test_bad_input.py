@@ -61,6 +61,24 @@ def test_a_list_of_names_given_as_something_else(label, value):
     assert isinstance(caught.value, TypeError)
 
 
+class Sizes:
+    """A key callable without a name."""
+
+    def __call__(self, args):
+        return args["n_cols"]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [(max, "max"), (lambda args: args["n_cols"], "f"), (Sizes(), "f")],
+    ids=["function", "lambda", "object"],
+)
+def test_a_key_callable_without_its_list_is_named_in_what_to_write(given, name):
+    with pytest.raises(DecorationError) as caught:
+        autotune(CONFIGS, key=given)(double)
+    says(caught, "key: expected a list of argument names, got ", f". Write key=[{name}].")
+
+
 def test_a_bucket_of_what_is_not_in_the_key():
     for key in (None, ["x_ptr"]):
         with pytest.raises(DecorationError) as caught:

@@ -44,7 +44,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The l
 PyMODINIT_FUNC PyInit__launch(void) { return PyModuleDef_Init(&definition); }
 #else
 
-#define INTERFACE 1    /* `INTERFACE` in `_native.py`: what Python and C pass each other */
+#define INTERFACE 2    /* `INTERFACE` in `_native.py`: what Python and C pass each other */
 #define MAX_ARGS 128   /* free parameters; a kernel with more uses the Python twin */
 #define MAX_SLOTS 256  /* these, and what is in tuples; a call with more is not bound */
 #define MAX_DIMS 24    /* two bits a dimension in one word, beside the device */

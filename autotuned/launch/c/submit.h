@@ -423,3 +423,20 @@ static PyObject *launch_entry(Table *t, Entry *e, Words *w, PyObject *const *val
   release_direct(d);
   return kernel;
 }
+
+/* Launch what is bound for these values, as a call that finds it does, without counting one. None if nothing is. Runs
+ * Python code. */
+static PyObject *table_launch(Table *t, PyObject *args) {
+  PyObject *tuple, *grid, **values;
+  Words w;
+  if (!PyArg_ParseTuple(args, "OO", &tuple, &grid)) return NULL;
+  if (!as_values(t, tuple, &values)) Py_RETURN_NONE;
+  int result = make_words(t, &w, values);
+  if (result == WORDS_ERROR) return NULL;
+  Entry *e = result ? NULL : find_entry(t, &w);
+  if (!e) Py_RETURN_NONE;
+  e->references++;
+  PyObject *launched = launch_entry(t, e, &w, values, grid);
+  release(e);
+  return launched;
+}

@@ -280,7 +280,7 @@ static PyObject *tensor_words(PyObject *module, PyObject *const *args, Py_ssize_
   return PyBytes_FromStringAndSize((const char *)w.word, (Py_ssize_t)sizeof(uint64_t) * w.count);
 }
 
-static PyObject *table_passed(Table *t, PyObject *args); /* in `submit.h` */
+static PyObject *table_passed(Table *t, PyObject *args), *table_launch(Table *t, PyObject *args); /* in `submit.h` */
 
 static PyObject *table_judge_by(Table *t, PyObject *judge) {
   Py_INCREF(judge);
@@ -309,6 +309,7 @@ static PyMethodDef table_methods[] = {
     {"swap", (PyCFunction)table_swap, METH_VARARGS, "Bind another object in the place of one; False if that is bound no more."},
     {"signature", (PyCFunction)table_signature, METH_O, "The signature of these argument values as bytes, or None; for tests."},
     {"passed", (PyCFunction)table_passed, METH_VARARGS, "What a launch of these values with this grid would pass to the driver, or None."},
+    {"launch", (PyCFunction)table_launch, METH_VARARGS, "Launch what is bound for these values, with this grid; None if nothing is."},
     {"judge_by", (PyCFunction)table_judge_by, METH_O, "Show this callable what each launch would pass, and launch through Triton where it says no."},
     {"clear", (PyCFunction)table_clear, METH_NOARGS, "Forget everything bound."},
     {NULL, NULL, 0, NULL}};

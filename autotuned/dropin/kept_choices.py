@@ -1,0 +1,38 @@
+"""Choices beside what a folder of `--binaries` keeps, found as its kernels are: without hashing Triton's files.
+
+Each is a record of the store, under the call's key with the launch interface in the place of the toolchain.
+"""
+
+from __future__ import annotations
+
+import os
+
+from autotuned import disk, env
+from autotuned.dropin.stock_tuner import keeping
+from autotuned.key.key import Key
+from autotuned.resolve import sources
+from autotuned.store import layout, record, records
+from autotuned.store.choice import Candidates, Choice, Origin
+from autotuned.store.conditions import Conditions
+
+
+def are_there() -> bool:
+    """Whether the folder has any choices."""
+    return any(os.path.isdir(layout.schema_folder(folder)) for folder in keeping)
+
+
+def find(key: Key, candidates: Candidates, needed: Conditions) -> Choice | None:
+    """The kept choice for a key among the candidates."""
+    places = [(Origin.STORE, lambda key, live, at=at: sources.look_at_record(key, live, needed, at)) for at in keeping]
+    return sources.find(key, candidates, places)
+
+
+def keep(stored: Key, key: Key) -> None:
+    """Keep what the store has for a call under the other key; a failure only costs the next start a measurement."""
+    found = records.read_of(stored)
+    for folder in keeping if found is not None else ():
+        try:
+            assert found is not None
+            disk.write_text(layout.record_path(key, folder), disk.text(record.dump(found.replace(key=key))))
+        except OSError as error:
+            env.warn_once(f"choices {folder}", "choices are not kept in %s: %s", folder, error)

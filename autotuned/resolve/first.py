@@ -1,0 +1,41 @@
+"""The first launch of a shipped binary, by what is bound for it."""
+
+from __future__ import annotations
+
+from operator import is_
+from typing import TYPE_CHECKING, Any
+
+from autotuned._startup import later
+from autotuned.resolve.request import Chosen, RefusedError
+
+if TYPE_CHECKING:
+    from autotuned.search import failures
+else:
+    failures = later("search.failures")
+
+
+def launch_bound(tuner: Any, chosen: Chosen, binary: Any, start: float) -> Any:
+    """Bind a shipped binary, and launch what is bound: what guards later launches guards the first.
+
+    Raises:
+        RefusedError: As `Tuner.first_launch`.
+    """
+    call, choice, server = chosen.call, chosen.choice, tuner.chooser.shipped.server
+    values, in_c, is_asked = tuple(call.arguments.values()), tuner.launcher.in_c, callable(call.grid)
+    arguments, sizes = server.sized(call, choice.config)
+    if is_asked:  # it may have changed what the binary is for
+        binary = server.load(call, choice.config)
+        if binary is None:
+            return tuner.first_launch(call, choice)
+    may_be_in_c = in_c is not None and min(sizes) > 0
+    if is_asked and not all(map(is_, map(arguments.get, call.arguments), values)):  # it replaced an argument
+        may_be_in_c = False
+    try:
+        is_bound = tuner.bind(chosen, None, binary, start)
+        launched = in_c.launch(values, sizes) if is_bound and may_be_in_c else None
+        return server.launch(arguments, sizes, binary) if launched is None else launched
+    except Exception as error:
+        tuner.launcher.clear()
+        if failures.is_refusal(error):
+            raise RefusedError(error) from error
+        raise
