@@ -11,7 +11,7 @@ import triton
 from triton.runtime import autotuner
 
 from autotuned import _native, env
-from autotuned.dropin import bench, seeded
+from autotuned.dropin import bench, early, seeded
 from autotuned.triton_compat import kernel, versions
 
 log = logging.getLogger("autotuned")
@@ -69,6 +69,7 @@ def install(
     if binaries is not None:
         _keep_binaries(Path(binaries).expanduser().absolute())
     _wrap_run()
+    early.begin()
     if race or ahead:
         bench.begin(race, ahead)
     if replace:

@@ -26,6 +26,7 @@ from autotuned.tunable.call import Call, Hooks
 
 log = logging.getLogger("autotuned")
 _Times = list[float]
+PATIENCE = 0.1  # of a search's: Triton waits for no calm, and the program waits for its first step
 _FAILED = [math.inf] * 3  # how Triton marks a failed config
 # Errors that Triton counts as a config's failure too, or that the search has warned of.
 _EXCUSED = (
@@ -102,7 +103,8 @@ class Race:
         tuner, how = self._tuner, kernel.measuring_of(self._tuner)
         hooks = Hooks(how.before and _unless_reset_only(how.before), how.after)
         options = Options(
-            lambda: tuner.configs, KeySpec(()), zero=tuple(how.zero), hooks=hooks, do_bench=how.do_bench
+            lambda: tuner.configs, KeySpec(()), zero=tuple(how.zero), hooks=hooks, do_bench=how.do_bench,
+            patience=PATIENCE,
         )  # fmt: skip
         return Searcher(State(self._seed.tunable, options, lambda written: None))
 

@@ -258,6 +258,7 @@ class Searcher:
             untuned=question.untuned,
             spare=question.spare,
             objective=options.objective,
+            patience=options.patience,
             budget_s=budget_s,
             observer=question.observer,
             check=options.check,

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import math
-import operator
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotuned.search.trial import Drift, Trial
+from autotuned.search.rounds import Rounds, Track
+from autotuned.search.scale import CENTER, ENOUGH, FASTEST, MEDIAN, Lead, Scale, are_loaded, mean_lead, scale
+from autotuned.search.trial import Trial
 from autotuned.store.record import Quality
 
 # Counts and thresholds were validated by replaying recorded GPU timings (docs/tuning.md): three samples tell a config
 # that is far off, nothing within the guard band is dropped before twelve, finalists get forty.
-FIRST_SAMPLES, GUARD_SAMPLES, FINAL_SAMPLES, FINAL_ROUND = 3, 12, 40, 8
+FIRST_SAMPLES, GUARD_SAMPLES, FINAL_SAMPLES, FINAL_ROUND = 3, ENOUGH, 40, 8
 LAST_ROUND = 40  # largest round of the finals
-TOGETHER = 16  # samples per wait for the device, if fewer configs are left
 FAR_OFF = 1.5  # after the first samples, configs this many times slower than the leader are out
 GUARD_BAND = 0.04  # relative; configs this close to the leader stay until GUARD_SAMPLES
 # With six finalists the best config of a split-K product was dropped in 2 of 100 replayed races, with eight in none.
 FINAL_BAND, FINALISTS = 0.03, 8
 # Relative; the untuned config wins if it is this close to the fastest, one that is earlier in the list if it is `NEAR`:
 # with 0.003 chance decided between configs of a split-K product that are 0.5% apart (H200).
-TIE_BAND, NEAR, TIE_ERRORS = 0.003, 0.0015, 2.5
+TIE_BAND, NEAR, TIE_ERRORS = 0.0025, 0.0015, 2.5
+TIE = math.log1p(TIE_BAND)
 # The fastest and the one that wins the tie are sampled until that is certain by so many standard errors, with at most
 # so many launches of each, which take at most so long. In bootstrapped replays of the product, ten orders of the list
-# had 4.1 winners, up to 0.8% apart; with this and `Trial.center_us` 2.6, up to 0.25% apart, for 0.04 s.
-PART_ERRORS, MOST_PARTED, PART_BUDGET_S = 2.5, 480, 0.05
+# had 4.1 winners, up to 0.8% apart; with 480 launches and `Trial.center_us` 2.6, up to 0.25% apart, for 0.04 s; in
+# whole searches up to 0.39%, and on an H200 up to 0.56%. Where the error of the difference is below `PARTED`, a tie is
+# little more than `NEAR`; two of which it would stay above `TOO_COARSE` are not sampled further.
+PART_ERRORS, MOST_PARTED, PART_BUDGET_S, PARTED, TOO_COARSE = 2.5, 1200, 0.12, 0.00075, 0.0012
 NOISY = 0.05  # a choice is noisy if the middle 60% of the winner's samples spread over more than this, relative
 # The final duel: at most this many pairs, fewer once it is decided by this many standard errors.
 DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
@@ -44,29 +47,9 @@ MOST_LAUNCHES, FINAL_BUDGET_S = 240, 0.008
 # on a GPU and three in 40 replays; at 0.001 one winner in 39 of the 40, for 0.1 s more. The pooled spread counts like
 # five samples next to a trial's own.
 SURE, PSEUDO_SAMPLES = 0.001, 5
-# A round during which the device's clocks were held down is repeated, at most this often in a race; after that the race
-# goes on and its result is noisy. Undetected changes are removed by `drift`.
-DISTURBED_ROUNDS = 4
 # A config measured this long gets no more samples: in Triton's interpreter a launch takes tens of milliseconds, and
 # forty of them tell no more than three.
 CONFIG_BUDGET_S = 0.25
-
-
-def nothing(trials: Sequence[Trial]) -> None:
-    """Default callback."""
-
-
-@dataclass(frozen=True)
-class Track:
-    """How a race takes its samples."""
-
-    # Appends one sample to each trial, in this order, or sets its `error`; skips trials with an error. A trial may be
-    # listed several times.
-    sample: Callable[[Sequence[Trial]], None]
-    measured: Callable[[Sequence[Trial]], None] = nothing  # called with the trials after each round
-    examine: Callable[[Sequence[Trial]], None] = nothing  # called with the survivors of the first samples
-    recovers: Callable[[], bool] = lambda: True  # after each round: whether the device ran well; if not, pauses first
-    drifts: bool = True  # whether samples are listed in the order they were taken, so that drift can be removed
 
 
 def race(
@@ -83,7 +66,7 @@ def race(
         untuned: The untuned config; it stays until the finals, so that its time is known well.
         all_stay: Keep all others until the finals too.
     """
-    rounds = _Rounds(track, random.Random(random_seed))
+    rounds = Rounds(track, random.Random(random_seed))
     rounds.run(trials, FIRST_SAMPLES)
     first_limit, guard_limit = (_no_limit, _no_limit) if all_stay else (_first_limit, _guard_limit)
     track.examine(_within(trials, first_limit, untuned))
@@ -92,14 +75,18 @@ def race(
         if not rounds.run(behind, FIRST_SAMPLES):
             break
         alive = _left(alive, guard_limit, untuned)
-    finalists = _left(alive, _finalist_limit, most=FINALISTS)
+    near = next((one for one in _within(alive, _near_limit) if one is untuned and are_loaded(alive)), None)
+    finalists = _left(alive, _finalist_limit, near, FINALISTS)
     while len(finalists) > 1 and (unsure := _unsure(finalists)):
         if not rounds.run(unsure, _final_round(unsure)):
             break
-        finalists = _left(finalists, _final_limit)
+        finalists = _left(finalists, _final_limit, near)
     _part(rounds, finalists, untuned.index if untuned else None)
     _measure_by(finalists, trials)
     return rounds.left > 0
+
+
+Limit = Callable[[float], float]  # how much slower than the leader, from the standard error of the difference
 
 
 @dataclass(frozen=True)
@@ -109,44 +96,91 @@ class Duel:
     Attributes:
         steady: Whether conditions were steady meanwhile.
         elsewhere: Duels of the same two with the tensors at other places.
+        raced: The two with the samples of the race.
     """
 
     best: Trial
     untuned: Trial
     steady: bool = True
     elsewhere: tuple[Duel, ...] = ()
+    raced: tuple[Trial, Trial] | None = None
 
     @property
     def is_won(self) -> bool:
-        """Whether the best beats the untuned config by more than a tie, over all places by more than they differ."""
-        best, untuned = self._pooled
-        if not self.is_fought or (self.is_disturbed and best.median_us > untuned.median_us):
+        """Whether the best beats the untuned config by more than a tie, and by more than chance and places explain.
+
+        The fresh samples must not contradict those of the race; without these their medians must agree.
+        """
+        if not self.is_fought:
             return False
-        lead, doubt = self._over_places
-        return lead > max(math.log1p(TIE_BAND), doubt)
+        lead, fresh, (best, untuned) = self._lead, self._fresh, self._pooled
+        agrees = fresh.log + fresh.error > TIE if self._raced else best.median_us < untuned.median_us
+        return agrees and lead.log > max(TIE, self._doubt(lead))
 
     @property
     def is_sure(self) -> bool:
         """Whether it is certain over all places that the best is ahead by more than a tie, or that it is not."""
-        lead, doubt = self._over_places
-        return abs(lead - math.log1p(TIE_BAND)) > doubt
+        lead = self._lead
+        return abs(lead.log - TIE) > self._doubt(lead)
+
+    def _doubt(self, lead: Lead) -> float:
+        return PLACE_ERRORS * lead.error if self.elsewhere or self._raced else 0.0
 
     @property
-    def _over_places(self) -> tuple[float, float]:
-        """Logarithm of the lead in the mean over all places, and the doubt about it."""
-        us = self._us  # looks at all samples
-        leads = sorted(math.log(duel.lead_by(us)) for duel in self._all)
-        doubt = PLACE_ERRORS / math.sqrt(len(leads))
-        if self.is_disturbed and len(leads) > 3:
-            leads, doubt = leads[1:-1], TRIMMED * doubt
-        return statistics.mean(leads), doubt * statistics.stdev(leads) if self.elsewhere else 0.0
+    def _lead(self) -> Lead:
+        """The lead in the mean over all places; what the race says counts for the caller's tensors."""
+        if self._raced is None:
+            return self._fresh
+        raced = self._lead_of(*self._raced)
+        if self.is_disturbed:
+            return mean_lead([self._fresh, raced])
+        here, *others = self._leads
+        return mean_lead([mean_lead([here, raced]), *others])
+
+    @property
+    def _fresh(self) -> Lead:
+        """The lead by the fresh samples alone."""
+        leads = self._leads
+        if not self.is_disturbed or len(leads) < 4:
+            return mean_lead(leads)
+        inner = sorted(lead.log for lead in leads)[1:-1]
+        return Lead(statistics.mean(inner), TRIMMED * statistics.stdev(inner) / math.sqrt(len(leads) - 2))
+
+    @property
+    def _leads(self) -> list[Lead]:
+        return [self._lead_of(*duel._pair) for duel in self._all]
+
+    def _lead_of(self, best: Trial, untuned: Trial) -> Lead:
+        us, counts = self._scale.us, (len(best.samples_us), len(untuned.samples_us))
+        return Lead(math.log(us(untuned) / us(best)), self._noise * math.sqrt(sum(1 / count for count in counts)))
+
+    @property
+    def _noise(self) -> float:
+        """Relative standard error of a time of one sample."""
+        ones = self._raced or [one for duel in self._all for one in duel._pair]
+        samples_us = [us / self._scale.us(one) for one in ones for us in one.samples_us]
+        return self._scale.error(replace(self.best, samples_us=samples_us)) * math.sqrt(len(samples_us))
+
+    @property
+    def _raced(self) -> tuple[Trial, Trial] | None:
+        """The samples of the race, if there are enough."""
+        return self.raced if self.raced and min(len(one.samples_us) for one in self.raced) >= GUARD_SAMPLES else None
 
     @property
     def is_disturbed(self) -> bool:
         """Whether samples spread as where others use the device: then only the fastest are believed, which load leaves
         as they are, and the two places that differ most are left out.
         """
-        return self.is_fought and max(one.middle for one in self._pooled) > NOISY
+        return self.is_fought and max(map(self._middle, range(2))) > NOISY
+
+    def _middle(self, which: int) -> float:
+        """How far the samples of one of the two spread within places."""
+        ones = [duel._pair[which] for duel in self._all]
+        return replace(self.best, samples_us=[us / one.median_us for one in ones for us in one.samples_us]).middle
+
+    @property
+    def _pair(self) -> tuple[Trial, Trial]:
+        return self.best, self.untuned
 
     @property
     def _all(self) -> tuple[Duel, ...]:
@@ -160,8 +194,8 @@ class Duel:
         return replace(self.best, samples_us=best), replace(self.untuned, samples_us=untuned)
 
     @property
-    def _us(self) -> Callable[[Trial], float]:
-        return _fast_us if self.is_disturbed else operator.attrgetter("center_us")
+    def _scale(self) -> Scale:
+        return FASTEST if self.is_disturbed else CENTER
 
     @property
     def is_fought(self) -> bool:
@@ -170,24 +204,17 @@ class Duel:
 
     @property
     def is_close(self) -> bool:
-        """Whether the best is ahead by so little that it may be behind elsewhere."""
-        return self.is_fought and 1 < self.lead_by(self._us) < 1 + SURE_LEAD
-
-    def lead_by(self, us: Callable[[Trial], float]) -> float:
-        """The untuned config's time over the best's."""
-        return us(self.untuned) / us(self.best)
+        """Whether the best is ahead by so little that it may be behind elsewhere, or behind by no more than chance."""
+        if not self.is_fought:
+            return False
+        lead = self._lead_of(*self._pair)
+        return -PLACE_ERRORS * lead.error < lead.log < math.log1p(SURE_LEAD)
 
     def quality(self, resolution_us: float) -> Quality:
         """Quality of the choice to keep the untuned config; see `winner`."""
         if self.elsewhere:
             return "tied" if self.steady and not self.is_disturbed else "noisy"
         return winner([self.best, self.untuned], resolution_us, self.steady, self.untuned.index)[1]
-
-
-def _fast_us(trial: Trial) -> float:
-    """The mean of the fastest fifth of the samples, at least one."""
-    fast = sorted(trial.samples_us)[: max(1, len(trial.samples_us) // 5)]
-    return statistics.fmean(fast)
 
 
 def duel(
@@ -205,9 +232,9 @@ def duel(
         before: A duel of the same two to go on with.
         exactly: No fewer, as in a comparison that other places belong to.
     """
-    fresh = before or Duel(best.fresh(), untuned.fresh())
+    fresh = before or Duel(best.fresh(), untuned.fresh(), raced=(best, untuned))
     pair = [fresh.best, fresh.untuned]
-    rounds = _Rounds(track, random.Random(0))
+    rounds = Rounds(track, random.Random(0))
     while len(pair[0].samples_us) < most and not any(trial.error for trial in pair):
         if not exactly and _is_decided(*pair):
             break
@@ -225,60 +252,12 @@ def _is_decided(best: Trial, untuned: Trial) -> bool:
     return abs(untuned.center_us / best.center_us - 1 - TIE_BAND) > doubt
 
 
-class _Rounds:
-    """Rounds of a race: each samples its trials in random order, several times if they are few.
-
-    `left` counts the disturbed rounds that may still be thrown away.
-    """
-
-    def __init__(self, track: Track, shuffle: random.Random) -> None:
-        self._track, self._shuffle = track, shuffle
-        self._drift = Drift()
-        self.left = DISTURBED_ROUNDS  # disturbed rounds that may still be thrown away
-
-    def run(self, trials: Sequence[Trial], count: int) -> bool:
-        """Take `count` samples of each; False if none came: out of time, or the timer gives one answer only."""
-        before = [len(trial.samples_us) for trial in trials]
-        while trials:
-            turns = self._turns(trials, count)
-            if not self.left or self._track.recovers():
-                break
-            self.left -= 1
-            if self.left:
-                self._drift.drop(turns)
-                for trial, length in zip(trials, before):
-                    del trial.samples_us[length:]
-        self._drift.take_out()
-        self._track.measured(trials)
-        return any(len(trial.samples_us) > length for trial, length in zip(trials, before))
-
-    def _turns(self, trials: Sequence[Trial], count: int) -> int:
-        """Sample each `count` times, or until nothing comes; returns how many turns were noted."""
-        noted, passes = self._drift.count, max(1, TOGETHER // len(trials))
-        while count > 0:
-            order = [trial for _ in range(min(count, passes)) for trial in self._shuffled(trials)]
-            before = {trial.index: len(trial.samples_us) for trial in trials}
-            self._track.sample(order)
-            count -= passes
-            if all(len(trial.samples_us) == before[trial.index] for trial in trials):
-                break
-            if self._track.drifts:
-                self._drift.note(order, before)
-        return self._drift.count - noted
-
-    def _shuffled(self, trials: Sequence[Trial]) -> list[Trial]:
-        order = list(trials)
-        self._shuffle.shuffle(order)
-        return order
-
-
-def _left(
-    trials: Sequence[Trial], limit: Callable[[Trial, Trial], float], stays: Trial | None = None, most: int | None = None
-) -> list[Trial]:
+def _left(trials: Sequence[Trial], limit: Limit, stays: Trial | None = None, most: int | None = None) -> list[Trial]:
     """Trials within a limit, at most the `most` fastest; the others note the leader's median."""
     left = _within(trials, limit, stays)
     if most is not None:
-        left = sorted(left, key=lambda trial: trial.median_us)[:most]
+        fastest = {id(trial) for trial in sorted(left, key=scale(left, MEDIAN).us)[:most]}
+        left = [trial for trial in left if trial is stays or id(trial) in fastest]
     kept = {trial.index for trial in left}
     for trial in trials:
         if left and trial.index not in kept and not trial.error:
@@ -288,23 +267,21 @@ def _left(
 
 def _measure_by(finalists: Sequence[Trial], trials: Sequence[Trial]) -> None:
     """Scale the samples of trials that left to the leader's final time: they were compared with it while racing."""
-    if finalists:
+    if finalists and not are_loaded(finalists):
         lead_us = min(trial.median_us for trial in finalists)
         for trial in trials:
             if trial.leader_us not in (None, lead_us):
                 trial.samples_us[:] = [sample / trial.leader_us * lead_us for sample in trial.samples_us]
 
 
-def _guard_limit(trial: Trial, lead: Trial) -> float:
-    """Upper limit of the median: three standard errors, never inside the guard band."""
-    doubt = 3 * math.hypot(trial.relative_error, lead.relative_error)
-    return (1 + max(GUARD_BAND, doubt)) * lead.median_us
+def _guard_limit(error: float) -> float:
+    """How much slower than the leader: three standard errors, never inside the guard band."""
+    return max(GUARD_BAND, 3 * error)
 
 
-def _final_limit(trial: Trial, lead: Trial) -> float:
-    """Upper limit of a finalist's median: a tie plus three standard errors."""
-    doubt = 3 * math.hypot(trial.relative_error, lead.relative_error)
-    return (1 + TIE_BAND + doubt) * lead.median_us
+def _final_limit(error: float) -> float:
+    """A tie plus three standard errors."""
+    return TIE_BAND + 3 * error
 
 
 def _final_round(trials: Sequence[Trial]) -> int:
@@ -324,23 +301,27 @@ def _unsure(finalists: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in _open(finalists) if _is_cheap(trial) and _shrunk_error(trial, pooled) > SURE]
 
 
-def _part(rounds: _Rounds, finalists: Sequence[Trial], untuned: int | None) -> None:
+def _part(rounds: Rounds, finalists: Sequence[Trial], untuned: int | None) -> None:
     """Sample the winner of the tie and the fastest until it is certain whether they tie."""
     while finalists:
+        by = scale(finalists)
         tied = _tied(finalists, untuned)
-        pair = [tied[0], min(tied, key=lambda trial: trial.center_us)]
-        gap = pair[0].center_us / pair[1].center_us - 1 - _band(pair[0], untuned)
-        errors = [trial.relative_error for trial in pair]
-        certain = pair[0] is pair[1] or abs(gap) > PART_ERRORS * math.hypot(*errors)
-        count = max(FINAL_ROUND, LAST_ROUND // pair[0].launches)
-        if certain or not any(map(_may_part, pair, errors)) or not rounds.run(_open(pair), count):
+        pair = [tied[0], min(tied, key=by.us)]
+        apart = by.us(pair[0]) / by.us(pair[1]) - 1
+        errors = [by.error(trial) for trial in pair]
+        doubt = math.hypot(*errors)
+        certain = abs(apart - _band(pair[0], untuned)) > PART_ERRORS * doubt
+        done = pair[0] is pair[1] or certain or doubt < PARTED or apart + 2 * doubt < TIE_BAND
+        count = max(FINAL_ROUND, LAST_ROUND // pair[0].launches, len(pair[0].samples_us) // 4)
+        if done or not any(map(_may_part, pair, errors)) or not rounds.run(_open(pair), count):
             break
 
 
 def _may_part(trial: Trial, error: float) -> bool:
     """Whether more samples are allowed, and can tell: else the two would flip from search to search."""
     launches, us = len(trial.samples_us) * trial.launches, sum(trial.samples_us)
-    can_tell = error * math.sqrt(launches / MOST_PARTED) < NEAR
+    most = min(MOST_PARTED, PART_BUDGET_S * 1e6 * launches / us)
+    can_tell = error * math.sqrt(2 * launches / most) < TOO_COARSE
     return not trial.error and can_tell and launches < MOST_PARTED and us < PART_BUDGET_S * 1e6
 
 
@@ -366,34 +347,44 @@ def _shrunk_error(trial: Trial, pooled: float) -> float:
     return 1.2533 * (spread if pooled else trial.spread) / math.sqrt(count)
 
 
-def _no_limit(trial: Trial, lead: Trial) -> float:
+def _no_limit(error: float) -> float:
     return math.inf
 
 
-def _first_limit(trial: Trial, lead: Trial) -> float:
-    return FAR_OFF * lead.median_us
+def _first_limit(error: float) -> float:
+    return FAR_OFF - 1
 
 
-def _finalist_limit(trial: Trial, lead: Trial) -> float:
-    return (1 + max(FINAL_BAND, 2 * trial.relative_error)) * lead.median_us
+def _finalist_limit(error: float) -> float:
+    return max(FINAL_BAND, math.sqrt(2) * error)
 
 
-def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float], stays: Trial | None = None) -> list[Trial]:
-    """The leader, and those whose best guess is within `limit(trial, leader)` microseconds."""
+def _near_limit(error: float) -> float:
+    """Beside load what has few samples seems slower: the untuned config gets as many as the others if it is near."""
+    return SURE_LEAD
+
+
+def _within(trials: Sequence[Trial], limit: Limit, stays: Trial | None = None) -> list[Trial]:
+    """The leader, and those whose best guess is within `limit` of it."""
     measured = [trial for trial in trials if not trial.error and trial.samples_us]
     if not measured:
         return []
-    lead = min(measured, key=lambda trial: trial.median_us)
-    return [trial for trial in measured if trial is lead or trial is stays or _at_best(trial) <= limit(trial, lead)]
+    by = scale(measured, MEDIAN)
+    lead = min(measured, key=by.us)
+
+    def is_within(trial: Trial) -> bool:
+        return _at_best(trial, by) <= (1 + limit(math.hypot(by.error(trial), by.error(lead)))) * by.us(lead)
+
+    return [trial for trial in measured if trial is lead or trial is stays or is_within(trial)]
 
 
-def _at_best(trial: Trial) -> float:
-    """Median, or the lower quartile if there are few samples.
+def _at_best(trial: Trial, by: Scale) -> float:
+    """Its time, or the lower quartile if there are few samples.
 
     Other users of the device only add time, and may slow two samples of three: by medians, the best of 32 attention
     configs left at once in 5 of 200 replayed races under 30% foreign load, and the winner was 13% slower.
     """
-    return trial.median_us if len(trial.samples_us) > GUARD_SAMPLES else trial.percentile(0.25)
+    return by.us(trial) if len(trial.samples_us) > GUARD_SAMPLES else min(by.us(trial), trial.percentile(0.25))
 
 
 def pick(samples_us: Mapping[str, Sequence[float]], untuned: str | None = None) -> tuple[str, str]:
@@ -438,10 +429,12 @@ def winner(
 
 def _tied(trials: Sequence[Trial], untuned: int | None) -> list[Trial]:
     """Those that tie with the fastest, the winner first."""
-    times_us = {trial.index: trial.center_us for trial in trials}
+    by = scale(trials)
+    times_us = {trial.index: by.us(trial) for trial in trials}
     lead = min(trials, key=lambda trial: times_us[trial.index])
     # The leader's error, not each trial's own: that of a trial dropped after three samples is large.
-    doubt = min(TIE_ERRORS * math.sqrt(2) * _shrunk_error(lead, _pooled_spread(trials)), GUARD_BAND)
+    error = by.error(lead) if by is FASTEST else _shrunk_error(lead, _pooled_spread(trials))
+    doubt = min(TIE_ERRORS * math.sqrt(2) * error, GUARD_BAND)
     lead_us = times_us[lead.index]
     tied = [one for one in trials if times_us[one.index] <= (1 + max(_band(one, untuned), doubt)) * lead_us]
     return sorted(tied, key=lambda trial: (trial.index != untuned, trial.index))

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from autotuned.search import benchmark, failures, placements, race
+from autotuned.search import benchmark, failures, placements, race, rounds
 from autotuned.search.job import Job, Noise
 from autotuned.search.safety.protection import Guard
 from autotuned.search.timers import AnswerError, GivenTimer
@@ -171,7 +171,7 @@ class Racing:
             self._race_again(racing, time.monotonic() - start)
         self._sampling.take_back(self._board.open())
 
-    def _race(self, trials: Sequence[Trial], track: race.Track, random_seed: int = 0) -> bool:
+    def _race(self, trials: Sequence[Trial], track: rounds.Track, random_seed: int = 0) -> bool:
         return race.race(trials, track, random_seed, self._board.untuned, self._job.all_stay)
 
     def _race_again(self, racing: Sequence[Trial], took_s: float) -> None:
@@ -179,10 +179,13 @@ class Racing:
         ran = _measured(racing)
         is_noisy = self._job.timer.repeats and bool(ran) and self.winner(ran)[1] == "noisy"
         if is_noisy and not self._sampling.is_late:
-            waited_s = self._wait_for_calm(self._board.untuned or ran[0], min(PATIENCE_S, PATIENCE_RACES * took_s))
+            waited_s = self._wait_for_calm(self._board.untuned or ran[0], self._patience_s(took_s))
             repeated = not self._sampling.is_late and self._repeat(ran)
             if left := _measured(ran):
                 self.noise = Noise(self.winner(left)[0].middle, not self.steady, round(waited_s, 3), repeated)
+
+    def _patience_s(self, took_s: float) -> float:
+        return self._job.patience * min(PATIENCE_S, PATIENCE_RACES * took_s)
 
     def _repeat(self, ran: Sequence[Trial]) -> bool:
         """Race again; restores the first samples and returns False if time runs out."""
@@ -226,8 +229,8 @@ class Racing:
         with self._catching(trial):
             self._sampling.take(trial, count, late)
 
-    def _track(self, examine: Callable[[Sequence[Trial]], None] = race.nothing) -> race.Track:
-        return race.Track(
+    def _track(self, examine: Callable[[Sequence[Trial]], None] = rounds.nothing) -> rounds.Track:
+        return rounds.Track(
             self._turn, self._tell, partial(self._in_time, examine), self._ran_well, drifts=not self._is_given
         )
 
@@ -281,7 +284,9 @@ class Racing:
         """Compare the best with the untuned config, within the whole budget; where that is close, elsewhere too."""
         self._board.report(best, "sampling")
         self._sampling.use_all()
-        track = race.Track(partial(self._turn, tells=False), recovers=self._ran_well)  # records keep the race's samples
+        track = rounds.Track(
+            partial(self._turn, tells=False), recovers=self._ran_well
+        )  # records keep the race's samples
         duel = race.duel(best, untuned, track, race.DUEL_ROUND)
         if duel.is_close and self._may_move(best, untuned):
             duel = self._elsewhere(duel, track)
@@ -298,7 +303,7 @@ class Racing:
         plain = job.timer.overlaps and job.objective == "kernel" and job.hooks.after is None
         return plain and not any(map(self._board.is_hooked, trials))
 
-    def _elsewhere(self, duel: race.Duel, track: race.Track) -> race.Duel:
+    def _elsewhere(self, duel: race.Duel, track: rounds.Track) -> race.Duel:
         """Go on with copies of the tensors, again as long as it is not sure and takes a small part of the search."""
         written, start = {*self._guard.written, *self._job.zero}, time.monotonic()
         places = placements.elsewhere(self._job.call, written, race.PLACES)  # alive together: each elsewhere
@@ -317,7 +322,7 @@ class Racing:
                 break
         return duel
 
-    def _fought(self, duels: Sequence[race.Duel], track: race.Track, most: int) -> Iterator[race.Duel]:
+    def _fought(self, duels: Sequence[race.Duel], track: rounds.Track, most: int) -> Iterator[race.Duel]:
         """Duels on copies with more samples, up to the first that fails."""
         for duel in duels:
             other = race.duel(duel.best, duel.untuned, track, most, duel, exactly=True)

@@ -48,10 +48,15 @@ def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
 
 
 class Compilation(Frozen):
-    """What Triton would compile for a launch: its hash in Triton's cache, and a function that compiles it."""
+    """What Triton would compile for a launch: its hash in Triton's cache, and a function that compiles it.
+
+    Attributes:
+        ended: Puts what was compiled into Triton's table of the kernel.
+    """
 
     digest: str
     run: Callable[[], Any]
+    ended: Callable[[Any], Any] = id
 
 
 class _AskedError(Exception):
@@ -68,7 +73,8 @@ def asked(warm_up: Callable[[], Any]) -> Compilation | None:
 
     class Asking(triton.AsyncCompileMode):  # type: ignore[misc]
         def submit(self, key: str, compile_: Callable[[], Any], *ends: Any) -> Any:
-            raise _AskedError(Compilation(hashlib.sha256(key.encode()).hexdigest(), compile_))
+            hooked = triton.knobs.runtime.jit_post_compile_hook is not None  # the launch has to tell it
+            raise _AskedError(Compilation(hashlib.sha256(key.encode()).hexdigest(), compile_, *ends[: not hooked]))
 
     def ask() -> Compilation | None:
         with Asking(None):

@@ -42,18 +42,22 @@ def of(arch: str, cache_dir: Path) -> dict[str, Json]:
 _known: dict[tuple[str, int, int] | None, dict[str, Json]] = {}
 
 
-def begin(cache_dir: Path) -> None:
-    """Start hashing Triton's files on another thread, unless a stored result may exist.
+def begin(cache_dir: Path) -> bool:
+    """Start hashing Triton's files on another thread, unless a stored result may exist; whether they are hashed.
 
     Only Triton's driver knows the device, and its first use runs a C compiler for 0.4 s; meanwhile the hash takes
     0.45 s (both on a host with an H200).
     """
     tools = [None, *(env.triton_tool(variable) or _own_tool(name) for variable, name in _PTXAS)]
-    if not (os.getpid() in _ahead or _known or any(_place(cache_dir, tool).exists() for tool in tools)):
-        from concurrent.futures import Future
+    if os.getpid() in _ahead:
+        return True
+    if _known or any(_place(cache_dir, tool).exists() for tool in tools):
+        return False
+    from concurrent.futures import Future
 
-        future = _ahead[os.getpid()] = Future()
-        threading.Thread(target=_settle, args=(future,), name="autotuned-hash", daemon=True).start()
+    future = _ahead[os.getpid()] = Future()
+    threading.Thread(target=_settle, args=(future,), name="autotuned-hash", daemon=True).start()
+    return True
 
 
 _ahead: dict[int, Any] = {}  # pending hashes by process id: a forked child has no such thread

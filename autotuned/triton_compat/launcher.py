@@ -69,6 +69,16 @@ def builds_by_itself() -> bool:
     return knobs.build.impl is None
 
 
+def build_driver() -> None:
+    """Build the part of Triton's driver that is in C, or load it from Triton's cache; touches no device."""
+    try:
+        from triton.backends.nvidia import driver
+
+        driver.CudaUtils()
+    except Exception as error:  # Triton will meet and report it again, if a kernel is launched at all
+        log.debug("driver: %s", error)
+
+
 _begun: set[Any] = set()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class _Region:
     node: str = ""  # a single node for all values, if positions are not distinguished
 
 
+@lru_cache(maxsize=32)  # configs that differ in warps and stages have the same text
 def access(text: str) -> Access | None:
     """Analyse the TTIR of one kernel.
 

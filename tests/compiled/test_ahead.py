@@ -11,6 +11,7 @@ from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.autotuner import Autotuner
 
 import autotuned
+from autotuned.dropin import raced
 from autotuned.triton_compat import launcher
 
 pytestmark = pytest.mark.usefixtures("ahead_cold")
@@ -194,6 +195,24 @@ def test_an_instance_of_a_kernel_of_another_class_is_left_alone(events, x):
     kernel = tuned(outer=Wrapped, do_bench=events.bench)
     kernel[(4,)](x, 100)
     assert blocks_compiled(events) == [] and not any(kernel.fn.launched)
+
+
+def test_a_race_waits_for_calm_for_a_tenth_of_a_searchs_time(x, monkeypatch):
+    patience, searcher = [], raced.Searcher
+    monkeypatch.setattr(raced, "Searcher", lambda state: patience.append(state.options.patience) or searcher(state))
+    autotuned.install(race=True)
+    tuned()[(4,)](x, 100)
+    assert patience == [0.1]
+
+
+def test_what_a_thread_has_compiled_is_not_read_again(x, monkeypatch):
+    hits = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda *, cache_hit, **event: hits.append(cache_hit))
+    autotuned.install()
+    kernel = tuned()
+    kernel[(4,)](x, 100)
+    assert hits == [False] * len(BLOCKS)
+    assert len(kernel.fn.device_caches[0][0]) == len(BLOCKS)
 
 
 def test_hooks_of_the_program_are_told_what_triton_tells_them(x, monkeypatch, tmp_path):

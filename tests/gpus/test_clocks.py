@@ -8,6 +8,7 @@ from simulated import Gpu
 
 from autotuned.gpu import clocks
 from autotuned.search import race, timers
+from autotuned.search.rounds import DISTURBED_ROUNDS
 from autotuned.search.trial import Trial
 
 
@@ -125,7 +126,7 @@ def test_rounds_that_were_slowed_are_repeated_and_a_gpu_that_stays_slow_is_said_
     assert was_steady
     found, calls, trials = race_of_two(slowed_rounds=rounds)
     assert found is steady
-    assert len(calls) == len(quiet) + 2 * race.FIRST_SAMPLES * min(rounds, race.DISTURBED_ROUNDS - 1)
+    assert len(calls) == len(quiet) + 2 * race.FIRST_SAMPLES * min(rounds, DISTURBED_ROUNDS - 1)
     assert [trial.samples_us for trial in trials] == [trial.samples_us for trial in undisturbed]
     assert all(len(trial.samples_us) >= race.GUARD_SAMPLES for trial in trials)
 

@@ -76,7 +76,7 @@ def later_calls(call: Any, wait: Any, first: str) -> dict[str, Any]:
     found["host_us"] = meter.host_us(call, wait, seconds)
     found["whole_us"] = meter.whole_us(call, wait, seconds)
     found["launches"] = meter.launches(call)
-    return {**found, "choices": meter.choices(), "memory_mb": meter.memory_mb()}
+    return {**found, "choices": meter.choices(), "searches": meter.searches(), "memory_mb": meter.memory_mb()}
 
 
 def main() -> None:

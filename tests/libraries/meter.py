@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import os
 import resource
 import statistics
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -192,6 +194,19 @@ def choices() -> dict[str, str]:
         for key, config in list(dict.items(tuner.cache)):
             found[_unused(f"{name} {key}", found)] = str(config)
     return dict(sorted(found.items()))
+
+
+def searches() -> list[dict[str, Any]]:
+    """How each search of this store went: seconds, configs, what it says of noise and of the host's time a launch."""
+    found = []
+    for path in sorted(Path(os.environ.get("AUTOTUNED_CACHE_DIR", "")).glob("v*/*/*.json")):
+        record = json.loads(path.read_text())
+        how = record.get("provenance", {})
+        told = {name: how[name] for name in ("seconds", "noise", "regime") if name in how}
+        found.append(
+            {"kernel": path.parent.name, "configs": len(record["timings"]), "quality": record["quality"], **told}
+        )
+    return found
 
 
 def _unused(name: str, taken: dict[str, str]) -> str:

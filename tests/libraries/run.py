@@ -135,7 +135,7 @@ class Runner:
         empty, full = (cold, cold), (memory, memory)
         store, triton = {"cold": empty, "second": (memory, once), "warm": full, "container": (once, once)}[task.phase]
         folders = {"AUTOTUNED_CACHE_DIR": store / "store", "TRITON_CACHE_DIR": triton / "triton",
-                   "TORCHINDUCTOR_CACHE_DIR": triton / "inductor"}  # fmt: skip
+                   "TORCHINDUCTOR_CACHE_DIR": triton / "inductor", "FLAGGEMS_CACHE_DIR": triton / "flag-gems"}  # fmt: skip
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
         kept, more = cold / "kept", {}

@@ -88,6 +88,9 @@ def test_real_processes_measure_in_their_way(command):
     assert stock["bits"] == ahead["bits"] == replace["bits"]
     assert stock["choices"] == replace["choices"] and len(stock["choices"]) == 1
     assert set(stock["spent_s"]) == set(meter.SPENT) and stock["host_us"] > 0
+    assert stock["searches"] == [] and [(one["configs"], one["quality"]) for one in ahead["searches"]] == [
+        (3, "unresolved")
+    ]
     assert found["mine broken", "stock", "cold"]["error"] == "ImportError: no such part"
     assert found["mine broken", "replace", "warm"]["error"] == "the cold process before it failed"
     assert "| mine double |" in command("--table").stdout

@@ -21,6 +21,7 @@ import autotuned
 from autotuned import autotune
 from autotuned.gpu import device
 from autotuned.offline.measure import remark
+from autotuned.resolve.request import Options
 from autotuned.search import race, racing, search, timers
 from autotuned.search.compiling import compile as compiling
 from autotuned.store import listing
@@ -137,6 +138,16 @@ def test_it_does_not_wait_for_longer_than_ten_seconds_and_is_stored_and_served(w
     again = work_in(here)
     again(np.zeros(4), 4)
     assert again.cache_info().searches == 0 and len(here.races) == 2
+
+
+def test_a_tenth_of_the_patience_is_a_tenth_of_the_wait(
+    world: Callable[[float], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Options._defaults, "patience", 0.1)
+    monkeypatch.setattr(racing, "PATIENCE_RACES", 1e9)
+    here = world(1e9)
+    assert searched(here).quality == "noisy" and len(here.races) == 2
+    assert 0.05 * racing.PATIENCE_S < here.slept_s <= 0.1 * racing.PATIENCE_S
 
 
 def test_ten_seconds_are_the_end_however_long_the_race_was(

@@ -342,7 +342,9 @@ def test_hooks_keep_the_duel_where_it_is(took: Callable[[float], None]) -> None:
     assert len(kernel.starts) == 1
 
 
-def duelled(took: Callable[[float], None], share: float, seed: int, lead: float = 0.008) -> tuple[int, list[int]]:
+def duelled(
+    took: Callable[[float], None], share: float, seed: int, lead: float = 0.008, knows_race: bool = False
+) -> tuple[int, list[int]]:
     """The config that is chosen where one is faster by `lead` under noise, and how often each copy was launched on."""
     noise, starts, x = random.Random(seed), Counter[int](), torch.zeros(4)
 
@@ -353,6 +355,8 @@ def duelled(took: Callable[[float], None], share: float, seed: int, lead: float 
 
     with pytest.MonkeyPatch.context() as patch, autotuned.mode("search"):
         patch.setattr(race, "DUEL_SHARE", share)
+        if not knows_race:
+            patch.setattr(race.Duel, "_raced", None)
         run(x, 4)
     del starts[x.data_ptr()]
     return int(run.best_config.kwargs["fast"]), list(starts.values())
@@ -366,6 +370,11 @@ def test_a_duel_that_is_not_sure_goes_on_for_a_small_part_of_the_search(took: Ca
     assert all(len(set(counts)) == 1 and counts >= once for counts in of_long) and of_long != of_short
     assert sum(fast for fast, _ in long) >= 11 > sum(fast for fast, _ in short)
     assert not any(duelled(took, 1e4, seed, lead=-0.008)[0] for seed in range(12))
+
+
+def test_what_the_race_measured_counts_for_the_callers_tensors(took: Callable[[float], None]) -> None:
+    assert sum(duelled(took, 0.0, seed, knows_race=True)[0] for seed in range(12)) >= 11
+    assert not any(duelled(took, 0.0, seed, lead=-0.008, knows_race=True)[0] for seed in range(12))
 
 
 def test_a_first_round_at_all_places_takes_no_more_samples_than_a_duel_at_one() -> None:

@@ -142,7 +142,9 @@ def _compile(one: Compilation) -> None:
     if cache.holds(one.digest):
         return  # another process was quicker
     try:
-        launcher.build_early(threads.parsed_again(one.run))
+        binary = threads.parsed_again(one.run)
+        one.ended(binary)  # Triton need not read it from its cache again
+        launcher.build_early(binary)
     except Exception as error:  # Triton will meet and report it again
         log.debug("compile ahead: %s", failures.describe(error))
         failures.let_go(error)

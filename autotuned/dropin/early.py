@@ -1,0 +1,48 @@
+"""Makes what Triton's first launch waits for while the program does other things: a hash of its files, and its driver.
+
+Triton hashes its files before it compiles or finds anything (0.4 s), and runs a C compiler where its cache lacks the
+driver (0.4 s). Neither touches a device.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from autotuned import env
+from autotuned.dropin import kept_choices
+from autotuned.store import layout
+from autotuned.triton_compat import compiled, fingerprint, launcher, versions
+
+LOOK_S = 0.02  # how often the main thread is looked at
+LONGEST_S = 60.0  # a program may run within an import for ever
+
+
+def begin() -> None:
+    """Start a thread, once a process, unless kernels are interpreted or Triton's version is unknown."""
+    if not (_begun or env.interpreter_requested() or versions.strange_triton()):
+        _begun.append(True)
+        threading.Thread(target=_prepare, name="autotuned-early", daemon=True).start()
+
+
+_begun: list[bool] = []
+
+
+def _prepare() -> None:
+    """Once the main thread imports nothing: two threads that import Triton's modules might wait for each other."""
+    end = time.monotonic() + LONGEST_S
+    while _is_importing() and time.monotonic() < end:
+        time.sleep(LOOK_S)
+    if not kept_choices.are_there() and not fingerprint.begin(layout.root()):
+        compiled.prepare_compiler()
+    launcher.build_driver()
+
+
+def _is_importing() -> bool:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
