@@ -9,8 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotuned.search.rounds import Rounds, Track
-from autotuned.search.scale import CENTER, ENOUGH, FASTEST, MEDIAN, Lead, Scale, are_loaded, mean_lead, scale
-from autotuned.search.trial import Trial
+from autotuned.search.trial import (
+    CENTER,
+    ENOUGH,
+    FASTEST,
+    MEDIAN,
+    Lead,
+    Scale,
+    Trial,
+    are_loaded,
+    mean_lead,
+    scale,
+)  # fmt: skip
 from autotuned.store.record import Quality
 
 # Counts and thresholds were validated by replaying recorded GPU timings (docs/tuning.md): three samples tell a config

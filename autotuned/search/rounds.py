@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autotuned.search.scale import LOAD
-from autotuned.search.trial import Trial, median
+from autotuned.search.trial import LOAD, Trial, median
 
 TOGETHER = 16  # samples per wait for the device, if fewer configs are left
 # A round during which the device's clocks were held down is repeated, at most this often in a race; after that the race
