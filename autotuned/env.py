@@ -35,13 +35,17 @@ _on_mode_change: list[Callable[[], None]] = []
 
 def get(name: str) -> str:
     """A variable without blanks around it; "" if unset."""
-    return os.environ.get(name, "").strip()
+    try:
+        return os.environ[name].strip()
+    except KeyError:  # most; `get` would take two calls more
+        return ""
 
 
 def _choice(name: str, allowed: tuple[_Value, ...], default: _Default) -> _Value | _Default:
-    value = get(name).lower()
+    value = get(name)
     if not value:
         return default
+    value = value.lower()
     for one in allowed:
         if value == one:
             return one

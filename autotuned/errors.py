@@ -192,3 +192,8 @@ class SealedError(AutotunedError, RuntimeError):
     kernel: str
     what: str
     reason: str
+
+
+def refused(option: str, problem: str) -> OptionError:
+    """The error for an option with an invalid value."""
+    return OptionError(f"{option}: {problem}.", option=option, problem=problem)

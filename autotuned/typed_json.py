@@ -92,6 +92,11 @@ def canonical(data: Json) -> str:
     return "".join(_WRITE(data, 0))
 
 
+def line(data: Json) -> str:
+    """A JSON value as a line of a config file: sorted fields, spaces, ASCII; NaN and Infinity are refused."""
+    return "".join(_WRITE_SPACED(data, 0))
+
+
 def object_text(texts: Mapping[str, str]) -> str:
     """The canonical text of an object whose values are already text."""
     return "{" + ",".join([f"{quoted(name)}:{texts[name]}" for name in sorted(texts)]) + "}"
@@ -103,6 +108,11 @@ _MAKE = getattr(json.encoder, "c_make_encoder", None)
 _WRITE: Callable[[Json, int], Iterable[str]] = (
     (lambda data, _: _ENCODER.encode(data)) if _MAKE is None else
     _MAKE(None, _ENCODER.default, json.encoder.encode_basestring_ascii, None, ":", ",", True, False, False)
+)  # fmt: skip
+_SPACED = json.JSONEncoder(sort_keys=True, allow_nan=False)
+_WRITE_SPACED: Callable[[Json, int], Iterable[str]] = (
+    (lambda data, _: _SPACED.encode(data)) if _MAKE is None else
+    _MAKE(None, _SPACED.default, json.encoder.encode_basestring_ascii, None, ": ", ", ", True, False, False)
 )  # fmt: skip
 quoted = lru_cache(4096)(_ENCODER.encode)  # the canonical text of a name
 

@@ -402,6 +402,8 @@ _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 def _without_memory(value: Any) -> Any:
     """Replace tensors by their shapes, also in tuples: the mirror must not keep memory alive."""
+    if type(value) in _PLAIN:
+        return value
     if is_tensor(value):
         return sizes_of(value) if getattr(value, "is_nested", False) else tuple(value.shape)
     return tuple(map(_without_memory, value)) if isinstance(value, tuple) else value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from autotuned import disk
@@ -39,18 +39,43 @@ class Blob(Frozen):
 
 
 class BinaryFile:
-    """The variants of one kernel on one kind of device, their machine code, and the `faults` that reading skipped."""
+    """The variants of one kernel on one kind of device, their machine code, and the `faults` that reading skipped.
 
-    def __init__(self, kernel: str) -> None:
-        self.kernel = kernel
-        self.variants: list[Variant] = []
-        self.faults: list[str] = []
+    Of a file that was read, variants are checked when a call may want them, all once something asks for all.
+    """
+
+    def __init__(self, kernel: str, path: str = "") -> None:
+        self.kernel, self.path = kernel, path
+        self._variants: list[Variant] = []
+        self._faults: list[str] = []
+        self._unread: _Reader | None = None
         self._compressed: dict[str, tuple[bytes, int]] = {}  # and inflated size, by SHA-256 of the inflated code
-        self._content = b""  # of the file that was read, from which blobs are cut on demand
-        self._blobs: dict[str, Blob] = {}
+        self._reader: _Reader | None = None  # of the file that was read, from which blobs are cut on demand
         self._by_form: dict[tuple[str, str], list[Variant]] | None = None
         self._places: dict[str, int] = {}  # digest -> index in `variants`, built by `_put`
         self._whole: set[str] = set()  # added code that matches its hash
+
+    @property
+    def variants(self) -> list[Variant]:
+        """All variants."""
+        self._complete()
+        return self._variants
+
+    @variants.setter
+    def variants(self, variants: list[Variant]) -> None:
+        self._complete()
+        self._variants = variants
+
+    @property
+    def faults(self) -> list[str]:
+        """What is left out, and why."""
+        self._complete()
+        return self._faults
+
+    def _complete(self) -> None:
+        if (unread := self._unread) is not None:
+            self._variants, self._faults = unread.read()
+            self._unread = None
 
     def add(self, variant: Variant, code: bytes) -> None:
         """Add a variant with its machine code; equal code is kept once and replaces damaged code."""
@@ -92,11 +117,25 @@ class BinaryFile:
         gone, self.variants, self._by_form, self._places = len(self.variants) - len(left), left, None, {}
         return gone
 
-    def matching(self, code: Code, fixed: str) -> list[Variant]:
-        """The variants of this code with these constants and options."""
+    def serving(self, code: Code, form: Form) -> Iterator[Variant]:
+        """The variants of this code for a call of this form, the most specialized first.
+
+        Those that nobody asks for are not checked, but all if none of the others serves, or one is faulty.
+        """
+        unread, found = self._unread, False  # read once: another thread may complete it
+        try:
+            for one in unread.serving(code, form) if unread is not None else ():
+                found = True
+                yield one
+        except (ValueError, TypeError, KeyError, IndexError):
+            found = False
+        yield from () if found else (one for one in self._matching(code, form.fixed) if one.form.serves(form))
+
+    def _matching(self, code: Code, fixed: str) -> list[Variant]:
+        """The variants of this code with these constants and options, the most specialized first."""
         if self._by_form is None:
             found: dict[tuple[str, str], list[Variant]] = {}
-            for variant in self.variants:
+            for variant in sorted(self.variants, key=lambda variant: variant.form.rank):
                 found.setdefault((variant.code.text, variant.form.fixed), []).append(variant)
             self._by_form = found
         return self._by_form.get((code.text, fixed), [])
@@ -105,14 +144,15 @@ class BinaryFile:
         """Machine code as stored, compressed; empty if missing."""
         if blob in self._compressed:
             return self._compressed[blob][0]
-        place = self._blobs.get(blob)
-        return self._content[place.offset : place.offset + place.stored] if place else b""
+        place = self._reader.blob(blob) if self._reader is not None else None
+        return self._reader.content[place.offset : place.offset + place.stored] if self._reader and place else b""
 
     def size(self, blob: str) -> int:
         """Bytes of inflated machine code; 0 if missing."""
         if blob in self._compressed:
             return self._compressed[blob][1]
-        return self._blobs[blob].size if blob in self._blobs else 0
+        place = self._reader.blob(blob) if self._reader is not None else None
+        return place.size if place else 0
 
     def code(self, variant: Variant) -> bytes:
         """A variant's machine code; BinaryError if it is missing, truncated or does not match its hash."""
@@ -164,7 +204,7 @@ def _row(variant: Variant, shared: Mapping[str, dict[str, int]]) -> list[Json]:
 def read(content: bytes, path: str) -> BinaryFile:
     """The usable part of a file, with its `faults`; BinaryError if nothing is usable, or the schema is newer."""
     try:
-        return _read(content)
+        return _read(content, path)
     except (ValueError, TypeError, RecursionError) as error:
         raise BinaryError(f"binaries {path}: {_words(error)} Rebuild them: autotuned export --binaries.",
                           path=path) from error  # fmt: skip
@@ -181,7 +221,7 @@ def is_newer(head: bytes) -> bool:
     return words[0] == _MAGIC and len(words) > 1 and words[1].isdecimal() and int(words[1]) > SCHEMA
 
 
-def _read(content: bytes) -> BinaryFile:
+def _read(content: bytes, path: str) -> BinaryFile:
     line, found, _ = content[:HEAD].partition(b"\n")
     words = line.decode("ascii", "replace").split(" ")
     if not found or words[0] != _MAGIC or len(words) < 2 or not words[1].isdecimal():
@@ -196,37 +236,68 @@ def _read(content: bytes) -> BinaryFile:
         raise ValueError("expected an index that matches the hash in the first line, got another or a part of it.")
     index = named(disk.parse_json(disk.inflate(stored, MOST_INDEX_BYTES)), "index",
                   ("kernel", "variants", "blobs", *_SHARED))  # fmt: skip
-    file = BinaryFile(typed(index["kernel"], str, "index.kernel"))
-    file._content = content
-    _Reader(file, index, begin + len(stored)).read()
+    file = BinaryFile(typed(index["kernel"], str, "index.kernel"), path)
+    file._reader = file._unread = _Reader(file.kernel, content, index, begin + len(stored))
     return file
 
 
 class _Reader:
-    """Reads an index and notes faults."""
+    """Reads and checks blobs and variants of an index."""
 
-    def __init__(self, file: BinaryFile, index: Mapping[str, Json], base: int) -> None:
-        self._file, self._index, self._base = file, index, base
+    def __init__(self, kernel: str, content: bytes, index: Mapping[str, Json], base: int) -> None:
+        self._kernel, self.content, self._index, self._base = kernel, content, index, base
+        self._places: Mapping[str, Json] = typed(index["blobs"], dict, "index.blobs")
+        self._rows: list[Json] = typed(index["variants"], list, "index.variants")
         self._shared: dict[tuple[str, int], Any] = {}
+        self._blobs: dict[str, Blob] = {}
+        self._variants: dict[int, Variant] = {}
 
-    def read(self) -> None:
-        file = self._file
-        for name, place in typed(self._index["blobs"], dict, "index.blobs").items():
+    def read(self) -> tuple[list[Variant], list[str]]:
+        """All variants, and what is left out."""
+        variants, faults = [], []
+        for name in self._places:
             try:
-                file._blobs[name] = self._blob(place, f"blobs.{name[:12]}")
+                self._known_blob(name)
             except (ValueError, TypeError, KeyError) as error:
-                file.faults.append(f"blob {name[:12]} is left out: {_words(error)}")
-        for number, row in enumerate(typed(self._index["variants"], list, "index.variants")):
+                faults.append(f"blob {name[:12]} is left out: {_words(error)}")
+        for number in range(len(self._rows)):
             try:
-                file.variants.append(self._variant(row, f"variants[{number}]"))
+                variants.append(self._known_variant(number))
             except (ValueError, TypeError, KeyError) as error:
-                file.faults.append(f"variant {number} is left out: {_words(error)}")
+                faults.append(f"variant {number} is left out: {_words(error)}")
+        return variants, faults
+
+    def serving(self, code: Code, form: Form) -> Iterator[Variant]:
+        """See `BinaryFile.serving`; raises at a faulty one."""
+        constants, types = form.constants, [list(pair) for pair in form.types]
+        alike = [number for number, row in enumerate(self._rows) if row[5] == constants and row[3] == types]
+        for number in sorted(alike, key=lambda number: -len(self._rows[number][4])):
+            one = self._known_variant(number)
+            if one.code.text == code.text and one.form.serves(form):
+                yield one
+
+    def blob(self, name: str) -> Blob | None:
+        """Where machine code lies; None if it is missing or faulty."""
+        try:
+            return self._known_blob(name)
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    def _known_blob(self, name: str) -> Blob:
+        if name not in self._blobs:
+            self._blobs[name] = self._blob(self._places[name], f"blobs.{name[:12]}")
+        return self._blobs[name]
+
+    def _known_variant(self, number: int) -> Variant:
+        if number not in self._variants:
+            self._variants[number] = self._variant(self._rows[number], f"variants[{number}]")
+        return self._variants[number]
 
     def _blob(self, place: Json, where: str) -> Blob:
         fields = typed(place, list, where)
         if len(fields) != 3:
             raise ValueError(f"{where}: expected an offset and two sizes, got {len(fields)} numbers.")
-        left = len(self._file._content) - self._base
+        left = len(self.content) - self._base
         offset = integer(fields[0], f"{where}.offset", 0, left)
         stored = integer(fields[1], f"{where}.stored", 1, MOST_BLOB_BYTES)
         if offset + stored > left:
@@ -240,10 +311,10 @@ class _Reader:
         types, assumes, constants, triton, blob = fields[3:]
         code, options, metadata = [self._of(kind, number, where) for kind, number in zip(_SHARED, fields)]
         form = {"types": types, "assumes": assumes, "constants": constants, "options": options}
-        if typed(blob, str, f"{where}.blob") not in self._file._blobs:
+        if self.blob(typed(blob, str, f"{where}.blob")) is None:
             raise ValueError(f"{where}: expected machine code of the file, got {blob[:12]}, which is not in it.")
         compiled_by = typed(triton, str, f"{where}.triton")
-        return Variant(self._file.kernel, compiled_by, code, Form.load(form, where), metadata, blob)
+        return Variant(self._kernel, compiled_by, code, Form.load(form, where), metadata, blob)
 
     def _of(self, kind: str, number: Json, where: str) -> Any:
         """A shared value, checked once."""

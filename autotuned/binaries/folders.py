@@ -36,10 +36,14 @@ class Shelf(NamedTuple):
         """Whether an entry names it."""
         return self.config.names_binary(variant.digest)
 
-    def fitting(self, code: Code, form: Form) -> list[Variant]:
+    def fitting(self, code: Code, form: Form) -> Iterator[Variant]:
         """The variants for a call of this form, allowed or not, the most specialized first."""
-        found = [variant for variant in self.binaries.matching(code, form.fixed) if variant.form.serves(form)]
-        return sorted(found, key=lambda variant: variant.form.rank) if len(found) > 1 else found
+        found = False
+        for variant in self.binaries.serving(code, form):
+            found = True
+            yield variant
+        if not found:
+            _say_faults(self.binaries)
 
 
 class Kernel(Frozen):
@@ -125,9 +129,9 @@ def _shelf(path: Traversable, beside: Traversable, config: ConfigFile) -> Shelf 
 
 
 def read(path: Traversable) -> BinaryFile | None:
-    """The usable binaries at a path, or None. Warns once about faults."""
+    """The usable binaries at a path, or None. Warns once about a fault; those of variants: once one is not found."""
     try:
-        file = binaryfile.read(disk.read_resource(path), str(path))
+        return binaryfile.read(disk.read_resource(path), str(path))
     except (FileNotFoundError, NotADirectoryError, KeyError):  # KeyError: missing in a zip
         return None
     except BinaryError as error:
@@ -136,11 +140,14 @@ def read(path: Traversable) -> BinaryFile | None:
     except (OSError, ValueError) as error:
         _say(str(path), f"{error}: they are skipped.")
         return None
+
+
+def _say_faults(file: BinaryFile) -> None:
+    """Warn once about what is left out of a file, of which a call found nothing that serves it."""
     for fault in file.faults[:_FAULTS]:
-        _say(str(path), fault)
+        _say(file.path, fault)
     if len(file.faults) > _FAULTS:
-        _say(str(path), f"and {len(file.faults) - _FAULTS} more are left out.")
-    return file
+        _say(file.path, f"and {len(file.faults) - _FAULTS} more are left out.")
 
 
 _FAULTS = 3  # of one file that are told one by one

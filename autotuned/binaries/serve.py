@@ -81,10 +81,10 @@ class Server:
         self._latest_context: tuple[Any, str] = (None, "")
         self._shelves: Shelves | None = None
 
-    def shelves(self, device: Device) -> Shelves:
-        """The binaries of this kernel for a device."""
+    def shelves(self, device: Device, state: Any = None) -> Shelves:
+        """The binaries of this kernel for a device; `state` is that of the folders, if it is known."""
         found = self._shelves  # read once: another thread may replace it
-        if found is None or found.device != device or found.state != lookup.state():
+        if found is None or found.device != device or found.state != (state or lookup.state()):
             found = self._shelves = folders.shelves(self._kernel, device)
         return found
 
@@ -144,13 +144,14 @@ class Server:
         return self._specializers[arch]
 
     def look(
-        self, call: Call, device: Device, part: Json, context: Mapping[str, Json], live: Candidates, needed: Conditions
-    ) -> Look:
+        self, call: Call, device: Device, part: Json, context: Mapping[str, Json], live: Candidates,
+        needed: Conditions, state: Any = None,
+    ) -> Look:  # fmt: skip
         """The choice of an entry with a binary for the call (`part` of its key), whatever toolchain measured it.
 
-        `context` is that of the call on the device, now.
+        `context` is that of the call on the device, now, and `state` that of the folders, if it is known.
         """
-        shelves = self.shelves(device)
+        shelves = self.shelves(device, state)
         if not shelves:
             return Look(None, "absent")
         if why := specialization.changes_code(self.jit):
@@ -198,12 +199,15 @@ class Server:
         asked = self.asked(call, config)
         if asked is None:
             return "its arguments or constants are of a kind that no binary is built for"
-        fitting = shelf.fitting(asked.code, asked.form)
-        if any(names(one.digest) for one in fitting):
-            if self._shelves is not None and self._shelves.first is shelf:  # for `find`, which follows
-                best = next(one for one in fitting if names(one.digest) or shelf.allows(one))
-                self._latest_found = shelf, best, asked
-            return ""
+        best = None
+        for one in shelf.fitting(asked.code, asked.form):
+            is_named = names(one.digest)
+            if best is None and (is_named or shelf.allows(one)):
+                best = one
+            if is_named:
+                if best is not None and self._shelves is not None and self._shelves.first is shelf:
+                    self._latest_found = shelf, best, asked  # for `find`, which follows
+                return ""
         theirs = [one for one in shelf.binaries.variants if names(one.digest)]
         if config.pre_hook is not None:  # it may set the blocks of descriptors
             later = [one.form.of_any_block for one in theirs if one.code.text == asked.code.text]

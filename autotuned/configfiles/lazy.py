@@ -11,12 +11,11 @@ from autotuned import disk
 from autotuned.configfiles.entry import Entry, load_entry
 from autotuned.configfiles.file import SCHEMA, ConfigFile, Fault, empty, read, split_context
 from autotuned.key.key import Key
-from autotuned.typed_json import Json, canonical, typed
+from autotuned.typed_json import Json, canonical, line, typed
 
 # How the rules, the groups and an entry begin in `ConfigFile.dump`, and how rules and groups end.
 _RULES, _GROUPS, _ENTRY = '\n "rules": [', '\n "groups": [', '\n   {"call": '
 _END_OF_RULES, _END = "\n ],", "\n ]\n}\n"
-_written = json.JSONEncoder(sort_keys=True, allow_nan=False).encode  # as `dump` writes a line
 
 
 def read_lazily(content: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
@@ -133,13 +132,13 @@ class Unread:
     def _is_as_written(self, groups: Json) -> bool:
         """Whether `dump` writes this text: then no name is given twice, which `parse_trusting` misses."""
         one_line = self._text.replace(",\n\n\n  {", ", {").replace(",\n   {", ", {").replace("[\n   {", "[{")
-        written = _written(groups)[1:-1]
+        written = line(groups)[1:-1]
         return one_line == f"\n  {written}{_END}" and all(len(group) == 2 for group in groups)
 
     def of_call(self, call: Json) -> list[tuple[Json, Entry]]:
         """The entries for a call, each with its context; ValueError if one is faulty."""
         found = {}
-        for number in self._numbers(f"{_ENTRY}{_written(call)}, "):
+        for number in self._numbers(f"{_ENTRY}{line(call)}, "):
             group, data = self._entries[number]
             if group in found or data["call"] != call:
                 raise OtherLayoutError  # one of them is a fault

@@ -93,21 +93,7 @@ _generation = 0  # grows when files must be read again
 def register_configs(
     source: str | Path, policy: str | Mapping[str, Any] | None = None, *, binaries: bool = False
 ) -> None:
-    """Serve the config files of an application.
-
-    The latest is searched first, and replaces an earlier one of the same folder. All come after
-    `AUTOTUNED_CONFIG_PATH`, and before the entry-point group `autotuned.configs` and this package's own files.
-
-    Args:
-        source: A package ("mypkg.tuned", read with importlib.resources, also from a zip) or a folder.
-        policy: What to do if the call matches and the context does not: one action for all axes, or actions by axis,
-            such as `{"source": "warn", "triton": "refuse"}`; see docs/config-files.md. `{"rules":
-            autotuned.within("5%")}` lets the files' rules serve kernels without a `nearest=` of their own.
-        binaries: Whether compiled kernels beside the files may be loaded: they are code that runs on the GPU.
-
-    Raises:
-        ConfigFileError: No such package or folder, axis or action.
-    """
+    """As `autotuned.register_configs`, without the modules that load binaries."""
     actions = policies.policy(policy)
     folder: Traversable = Path(source).expanduser()
     if not folder.is_dir():

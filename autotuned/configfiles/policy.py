@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned._startup import Frozen
-from autotuned.errors import ConfigFileError, OptionError
+from autotuned.errors import ConfigFileError, OptionError, refused
 from autotuned.typed_json import Json, canonical
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ def share(given: Any, option: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not 0 < number <= 1 or isinstance(given, bool):
-        problem = f"expected a share above 0 and at most 1, such as '5%' or 0.05, got {given!r:.60}"
-        raise OptionError(f"{option}: {problem}.", option=option, problem=problem)
+        raise refused(option, f"expected a share above 0 and at most 1, such as '5%' or 0.05, got {given!r:.60}")
     return number
 
 
@@ -255,9 +254,19 @@ def _version(name: str, ours: Json, theirs: Json) -> Step | None:
     return Step("triton_newer", f"newer {note}", tuple(map(float, other[0])))
 
 
+def _is_released(text: str) -> bool:
+    """Whether a version is three short numbers."""
+    return (
+        text.isascii() and text.count(".") == 2 and all(1 <= len(one) <= 9 and one.isdigit() for one in text.split("."))
+    )
+
+
 @lru_cache(maxsize=256)
 def version_order(text: str) -> tuple[tuple[int, int, int, int], int, str]:
     """A sortable version: 3.10 after 3.9, 3.4.0a1 before 3.4.0, 3.4.0+git1 after it."""
+    if _is_released(text):  # most; compiling a pattern takes 0.3 ms at the first call
+        first, second, third = text.split(".")
+        return (int(first), int(second), int(third), 0), 0, ""
     match = re.match(r"v?(\d+(?:\.\d+)*)(.*)", text)
     if match is None:
         return (1 << 30, 0, 0, 0), 0, text  # unknown ones count as newer

@@ -6,6 +6,7 @@ driver (0.4 s). Neither touches a device.
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from autotuned.dropin import kept_choices
 from autotuned.store import layout
 from autotuned.triton_compat import compiled, fingerprint, launcher, versions
 
+log = logging.getLogger("autotuned")
 LOOK_S = 0.02  # how often the main thread is looked at
 LONGEST_S = 60.0  # a program may run within an import for ever
 
@@ -34,8 +36,11 @@ def _prepare() -> None:
     end = time.monotonic() + LONGEST_S
     while _is_importing() and time.monotonic() < end:
         time.sleep(LOOK_S)
-    if not kept_choices.are_there() and not fingerprint.begin(layout.root()):
-        compiled.prepare_compiler()
+    try:
+        if not kept_choices.are_there() and not fingerprint.begin(layout.root()):
+            compiled.prepare_compiler()
+    except Exception as error:  # the first launch meets and reports it
+        log.debug("hashed early: %s", error)
     launcher.build_driver()
 
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from autotuned import Config, Space, autotune, pow2s
-from autotuned.kernels._inputs import require
+from autotuned.kernels._inputs import product_arguments, random_product, require_product
 
 
 def _config(block_m: int, block_n: int, block_k: int, group_m: int, num_warps: int, num_stages: int) -> Any:
@@ -119,10 +119,10 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: A shape, dtype or device does not fit.
     """
-    _check(a, b)
+    require_product("matmul: a", "matmul: b", a, b)
     c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
     if c.numel():
-        matmul_kernel[_grid(*c.shape)](*_arguments(a, b, c))
+        matmul_kernel[_grid(*c.shape)](*product_arguments(a, b, c))
     return c
 
 
@@ -140,11 +140,8 @@ def cases(device: torch.device | str, *, M: int | None = None) -> Iterator[dict[
 
 def make_case(device: torch.device | str, m: int, n: int, k: int, dtype: torch.dtype) -> dict[str, Any]:
     """The case of an (m, k) by (k, n) product."""
-    generator = torch.Generator(device).manual_seed(0)
-    a = torch.randn((m, k), generator=generator, device=device).to(dtype)
-    b = torch.randn((k, n), generator=generator, device=device).to(dtype)
-    c = torch.empty((m, n), dtype=dtype, device=device)
-    return {"args": _arguments(a, b, c), "kwargs": {}, "grid": _grid(m, n)}
+    args = random_product(device, m, n, k, dtype, dtype)
+    return {"args": args, "kwargs": {}, "grid": _grid(m, n)}
 
 
 def _shapes(device: torch.device | str) -> list[tuple[int, int, int, torch.dtype]]:
@@ -154,21 +151,5 @@ def _shapes(device: torch.device | str) -> list[tuple[int, int, int, torch.dtype
     return [(m, n, k, dtype) for m, n, k in sizes for dtype in (torch.float16, torch.bfloat16)]
 
 
-def _arguments(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[Any, ...]:
-    m, n, k = a.shape[0], b.shape[1], a.shape[1]
-    return a, b, c, m, n, *a.stride(), *b.stride(), *c.stride(), k
-
-
 def _grid(m: int, n: int) -> Callable[[dict[str, Any]], tuple[int]]:
     return lambda meta: (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]),)
-
-
-def _check(a: torch.Tensor, b: torch.Tensor) -> None:
-    # Triton's interpreter multiplies the bits of bfloat16 as if they were integers (3.6 to 3.9).
-    half = a.dtype == torch.float16 or (a.dtype == torch.bfloat16 and a.device.type != "cpu")
-    require(half, "matmul: a", "float16, or bfloat16 on a GPU", a.dtype, "Convert it, or use torch.matmul.")
-    require(a.dim() == 2, "matmul: a", "a matrix (M, K)", a.shape, "Flatten the leading dimensions.")
-    fits = b.dim() == 2 and b.shape[0] == a.shape[1]
-    require(fits, "matmul: b", "a matrix (K, N) with the K of a", b.shape, "Transpose or slice it.")
-    require(b.dtype == a.dtype, "matmul: b", "the dtype of a", b.dtype, "Convert one of them.")
-    require(b.device == a.device, "matmul: b", "the device of a", b.device, "Move one of them.")

@@ -144,7 +144,7 @@ def call_part(
         elif type(value) is int and name not in spec.buckets and value.bit_length() < WIDE:  # the most common
             if spec.has_value(name, value):
                 part["values"][name] = value
-        else:
+        elif type(value) is not float or spec.has_value(name, value):
             _add_argument(part, spec, name, value, kernel, fallback)
     for name, function in spec.functions.items():
         part["values"][f"{name}()"] = encode(function(arguments), f"key function {name!r} of '{kernel}'", fallback)

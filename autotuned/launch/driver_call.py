@@ -52,7 +52,7 @@ def fields(
     return (
         found.kernel, found.function, threads, metadata.shared, kinds, attributes, found.cache,
         found.cache_key, found.pre_run, found.entering, found.leaving, found.holds, {**blank, **constants},
-        tuple([one for one in found.watched if isinstance(one, dict)]), ctas, hook, {**blank, **given}, tuple(zeroed),
+        found.dicts, ctas, hook, {**blank, **given}, tuple(zeroed),
         found.device, encodings,
     )  # fmt: skip
 

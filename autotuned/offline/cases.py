@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from autotuned.api.pickling import CaseGenerator
-from autotuned.errors import AutotunedError, TargetError
+from autotuned.errors import AutotunedError, TargetError, refused
 from autotuned.offline import replay
 from autotuned.offline import targets as modules
 from autotuned.offline.device import tensors_on
-from autotuned.offline.ranges import Wanted, refused
+from autotuned.offline.ranges import Wanted
 from autotuned.offline.replay import Replayed
 from autotuned.offline.targets import Found
 from autotuned.recording.file import SUFFIX
@@ -152,7 +152,7 @@ def _refuse_without_sizes(found: Sequence[Found], names: Sequence[str]) -> None:
         f"expected a generator of cases that takes {' and '.join(names)} by keyword, got {have or 'none'}. Write "
         f"{signature}: with None it yields the cases as before, else those of the given sizes"
     )
-    raise refused(problem)
+    raise refused("cover", problem)
 
 
 def _recorded(found: Replayed) -> Iterator[tuple[Found, Any, str, int]]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 from autotuned import env
 from autotuned.errors import NoDeviceError, OptionError
+
+T = TypeVar("T")
 
 
 def use_device() -> str:
@@ -15,7 +19,7 @@ def use_device() -> str:
         NoDeviceError: The requested device is not available.
         OptionError: `AUTOTUNED_DEVICE` has an unknown value.
     """
-    asked = _asked()
+    asked = _checked(env.command_line_device)
     if asked == "cuda" and (not _has_gpu() or env.interpreter_requested()):
         why = "torch.cuda sees none. Unset it to use Triton's interpreter."
         if env.interpreter_requested():
@@ -32,16 +36,13 @@ def use_device() -> str:
 
 def check_environment() -> None:
     """Check variables that every measuring process would fail on; OptionError if one has an invalid value."""
-    _asked()
-    try:
-        env.compile_workers()
-    except ValueError as error:
-        raise OptionError(str(error), option="", problem=str(error)) from error
+    for variable in (env.command_line_device, env.compile_workers):
+        _checked(variable)
 
 
-def _asked() -> str:
+def _checked(variable: Callable[[], T]) -> T:
     try:
-        return env.command_line_device()
+        return variable()
     except ValueError as error:
         raise OptionError(str(error), option="", problem=str(error)) from error
 

@@ -1,4 +1,4 @@
-"""`tune --follow`: what a service records is tuned while it is recorded, what takes most time first."""
+"""`tune --follow`: tunes what a service records, while it records, most expensive calls first."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from autotuned.typed_json import Json, canonical
 
 POLL_S = 2.0  # between two looks at the recording
 TELL_S = 60.0
-TURN_S = 30.0  # a run of measurements that calls have come after goes on for so long before they are put in order
-ENDS = 3  # in a row, with no call to blame, after which it is given up
-BYTES_PER_US = 1e6  # what a call is taken to move that is like none that was measured: 1 TB/s
+TURN_S = 30.0  # how long to go on measuring before newly recorded calls are sorted in
+ENDS = 3  # failures in a row, with no call to blame, after which to give up
+BYTES_PER_US = 1e6  # assumed for a call unlike any measured one: 1 TB/s
 
 
 @dataclass
 class FollowStatus:
-    """How far the companion is; what is told about once a minute, and returned at the end.
+    """Progress of `follow`, reported once a minute and returned at the end.
 
     Attributes:
-        calls: Keys that were recorded so far; `waiting` of them are still to be measured.
-        chosen: How many have a choice in the store, `measured` of them by this run.
-        share: What these are of all time, each call counted with what it takes now, as far as that is known; 0 to 1.
-        latest: The case that was measured last.
-        problems: What went wrong, each said once: a call that cannot be made again, a kernel that fails.
-        strange: Lines of the recording that are no recorded calls.
+        calls: Recorded keys so far, `waiting` of them not measured yet.
+        chosen: Keys with a stored choice, `measured` of them by this run.
+        share: Their share of the recorded time, at what each call takes now, from 0 to 1.
+        latest: The last measured case.
+        problems: Calls that cannot be rebuilt and kernels that fail, each once.
+        strange: Invalid lines in the recording.
         interrupted: Whether Ctrl-C ended it.
     """
 
@@ -57,7 +57,7 @@ class FollowStatus:
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Json]:
-        """What `autotuned tune --follow --json` prints, a line each time."""
+        """A line of `autotuned tune --follow --json`."""
         return {**asdict(self), "share": round(self.share, 4), "seconds": round(self.seconds, 3)}
 
 
@@ -72,33 +72,27 @@ def follow(
     progress: Callable[[FollowStatus], Any] | None = None,
     stop: threading.Event | None = None,
 ) -> FollowStatus:
-    """Tune what a service records into a file, while it is recorded: `autotuned tune --follow` from Python.
+    """Tune a recording while a service writes it: `autotuned tune --follow` from Python.
 
-    Of the calls that have come so far those are measured first that take most time: count times duration, which is
-    that of the stored choice, of the most similar call that was measured, or guessed by the size of the tensors. What
-    wins has beaten what the call has now, in a last comparison of the two, and is in the store from then on, where
-    `autotuned.refresh` finds it. What is stored is not measured again, so that a run begins where another one ended. A
-    call that cannot be made again, or a kernel that fails, is told once and left.
+    Calls that take the most time (count times duration) come first. The duration is that of the stored choice, else of
+    the most similar measured call, else a guess from the tensors' size. A winner is stored, for `autotuned.refresh` to
+    find, only after it beat the present choice in a final comparison. Stored choices are not measured again, so a new
+    run continues an earlier one. A call that cannot be rebuilt, or a kernel that fails, is reported once and skipped.
 
     Args:
-        calls: What `autotuned record` or `AUTOTUNED_RECORD` writes; it may not be there yet, be cut off, or replaced.
-            Or the URL of a shared store, for all recordings that `push` has put there; `-` for that of
-            `AUTOTUNED_STORE`.
-        files: Files that the recording names, and that may be run; kernels of modules are imported by name.
+        calls: What `autotuned record` or `AUTOTUNED_RECORD` writes; it may appear later, be truncated or replaced. Or
+            the URL of a shared store, for all recordings that `push` put there; `-` for that of `AUTOTUNED_STORE`.
+        files: Files that the recording names and may run; kernels of modules are imported by name.
         devices: As for `autotuned.tune`.
         isolate: Likewise.
         timeout_s: Likewise.
-        progress: Told how far it is, at first and then once a minute.
-        stop: Ends it once it is set, after the call that is being measured. Ctrl-C does too, at once; what was
-            measured is kept.
-
-    Returns:
-        How far it came.
+        progress: Called at the start and then once a minute.
+        stop: Set it to end after the current call. Ctrl-C ends at once and keeps what was measured.
 
     Raises:
         RecordingError: The recording cannot be read.
-        OptionError, NoDeviceError, DeviceChoiceError: An option cannot have its value, or the device is not there.
-        AutotunedError: Measuring fails again and again, and no call can be blamed.
+        OptionError, NoDeviceError, DeviceChoiceError: An option is invalid, or the device is not available.
+        AutotunedError: Measuring keeps failing, and no call can be blamed.
     """
     options = Options(isolate=isolate, timeout_s=timeout_s, devices=devices, follows=True)
     check_environment()
@@ -114,7 +108,7 @@ def follow(
 
 
 def is_store(calls: str | os.PathLike[str]) -> bool:
-    """Whether recordings are those of a shared store, and not a file."""
+    """Whether it names a shared store rather than a file."""
     return str(calls) == "-" or "://" in str(calls)
 
 
@@ -129,11 +123,11 @@ def _tail(calls: str | os.PathLike[str]) -> Tail | StoreTail:
 
 
 class _NewerError(Exception):
-    """Calls have come since: a run of measurements ends, so that all are put in order."""
+    """New calls arrived: stop measuring and sort them in."""
 
 
 class _Follower(Observer):
-    """Reads, orders, and measures by `tune`, turn after turn."""
+    """Reads the recording, sorts its calls, and measures them with `tune`, in turns."""
 
     def __init__(
         self,
@@ -165,14 +159,14 @@ class _Follower(Observer):
                 self._stop.wait(POLL_S)
 
     def close(self) -> None:
-        """Tell how far it came."""
+        """Report the final status."""
         self._told = 0.0
         self._tick()
 
-    # -- what is recorded ----------------------------------------------------------------------------------------
+    # -- the recording ----------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Take in what was recorded since the last look."""
+        """Read what was recorded since the last time."""
         self._looked = time.monotonic()
         is_newer = self._tail.look()
         if not self._tail.calls:
@@ -185,9 +179,7 @@ class _Follower(Observer):
         for call in self._tail.calls.values():
             digest = call.key.digest
             of_key = found.setdefault(digest, call)
-            if (
-                of_key is not call
-            ):  # of another grid, or other alignment: the one that is made most often stands for all
+            if of_key is not call:  # another grid or alignment: the most frequent one stands for all
                 most = max(of_key, call, key=lambda one: one.count)
                 found[digest] = _counted(most, of_key.count + call.count)
             self._digests[call.kernel, canonical(call.key.call)] = digest
@@ -195,7 +187,7 @@ class _Follower(Observer):
         self._calls, self.status.strange = found, self._tail.strange
 
     def _waiting(self) -> list[RecordedCall]:
-        """What is still to be measured, that first which takes most time; their counts are microseconds."""
+        """The calls to measure, most expensive first, with microseconds in place of counts."""
         waiting = [call for digest, call in self._calls.items() if digest not in self._tried]
         with explain.reading_once():
             timed = [_counted(call, max(1, round(call.count * duration_us(call)))) for call in waiting]
@@ -204,7 +196,7 @@ class _Follower(Observer):
     # -- a turn --------------------------------------------------------------------------------------------------
 
     def _turn(self, waiting: Sequence[RecordedCall]) -> None:
-        """Measure what is waiting, until that is done or what has come since goes first."""
+        """Measure the waiting calls until they are done or newer ones should go first."""
         self._turn_began, self._is_newer, self._doing = time.monotonic(), False, None
         try:
             result = self._measured(waiting)
@@ -229,7 +221,7 @@ class _Follower(Observer):
             return measured([str(folder / "calls.jsonl"), *self._files], self._options, self)
 
     def _ended(self, error: AutotunedError) -> None:
-        """Go on after an error that ended a turn: without the call that was being measured, if there was one."""
+        """Continue after an error, without the call being measured, if any."""
         self._ends += 1
         if self._doing is None and self._ends >= ENDS:
             raise error
@@ -239,18 +231,18 @@ class _Follower(Observer):
         self._stop.wait(POLL_S)
 
     def _done(self, case: CaseResult) -> None:
-        """A case is tried no more; of a kernel that cannot be had none is."""
+        """Do not try a case again; no case of a kernel that cannot be imported."""
         digest = self._digests.get((case.kernel, canonical(case.call)))
         if case.call is None:
             self._tried |= {digest for digest, call in self._calls.items() if call.kernel == case.kernel}
         self._tried |= {one for one in (digest, case.digest) if one}
 
     def begin(self, case: CaseResult, device: str = "") -> None:
-        """A case is measured from now on."""
+        """A case starts."""
         self._doing = case
 
     def done(self, case: CaseResult, device: str = "") -> None:
-        """What came of a case."""
+        """A case is done."""
         self._done(case)
         self._doing, self.status.latest = None, case
         self.status.measured += case.source == "measured"
@@ -263,14 +255,14 @@ class _Follower(Observer):
             raise _NewerError
 
     def observe(self, progress: Progress, device: str = "") -> None:
-        """Between launches."""
+        """Called between launches."""
         self._tick()
 
     def note(self, line: str, device: str = "") -> None:
-        """A config that is left out, a process that is started anew."""
+        """A config was left out, or a process restarted."""
         self._say(line)
 
-    # -- what is told --------------------------------------------------------------------------------------------
+    # -- the status ----------------------------------------------------------------------------------------------
 
     def _say(self, line: str) -> None:
         if line not in self._said:
@@ -278,7 +270,7 @@ class _Follower(Observer):
             self.status.problems.append(line)
 
     def _tick(self) -> None:
-        """Tell how far it is, if it is time."""
+        """Report the status if it is due."""
         now = time.monotonic()
         if self._told and now - self._told < TELL_S:
             return
@@ -298,7 +290,7 @@ def _counted(call: RecordedCall, count: int) -> RecordedCall:
 
 
 def duration_us(call: RecordedCall) -> float:
-    """What a recorded call takes: as stored, else as the most similar measured call, else by its tensors' size."""
+    """Estimated time of a call: stored, else of the most similar measured call, else from its tensors' size."""
     us = _record_us(call)
     if us is None and (near := explain.nearest(call.key)) is not None:
         found = records.read_of(near)
@@ -312,7 +304,7 @@ def _record_us(call: RecordedCall) -> float | None:
 
 
 def _size_us(call: RecordedCall) -> float:
-    """A guess by the memory that its tensors lie in."""
+    """A guess from the memory of its tensors."""
     memories = call.arguments.get("memories") if isinstance(call.arguments, dict) else None
     sizes = [one.get("bytes") for one in memories or () if isinstance(one, dict)]
     return max(1.0, sum(size for size in sizes if isinstance(size, int)) / BYTES_PER_US)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotuned.errors import OptionError
+from autotuned.errors import refused
 from autotuned.typed_json import Json, JsonFields
 
 if TYPE_CHECKING:
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from autotuned.store.record import Quality
 
 EXECUTORS = ("local", "ray")
-
-
-def _refused(option: str, problem: str) -> OptionError:
-    return OptionError(f"{option}: {problem}.", option=option, problem=problem)
 
 
 @dataclass(frozen=True)
@@ -41,18 +37,18 @@ class Options:
     def __post_init__(self) -> None:
         for option, seconds in (("budget_s", self.budget_s), ("timeout_s", self.timeout_s)):
             if seconds is not None and not seconds > 0:
-                raise _refused(option, f"expected seconds above 0, got {seconds:g}")
+                raise refused(option, f"expected seconds above 0, got {seconds:g}")
         if self.executor not in EXECUTORS:
-            raise _refused("executor", f"expected {' or '.join(EXECUTORS)}, got {self.executor!r}")
+            raise refused("executor", f"expected {' or '.join(EXECUTORS)}, got {self.executor!r}")
         if self.ray_address is not None and self.executor != "ray":
-            raise _refused("ray_address", "expected with executor ray only")
+            raise refused("ray_address", "expected with executor ray only")
         if self.executor == "ray" and self.devices not in (None, "all"):
             text = f"expected all, or nothing, with executor ray, which finds the GPUs itself; got {self.devices!r}"
-            raise _refused("devices", text)
+            raise refused("devices", text)
         if self.several and self.isolate is False:
-            raise _refused("isolate", f"expected without {self.several}, which needs processes")
+            raise refused("isolate", f"expected without {self.several}, which needs processes")
         if self.several and os.name != "posix":
-            raise _refused(self.several, f"expected Linux, got {os.name!r}")
+            raise refused(self.several, f"expected Linux, got {os.name!r}")
 
     @property
     def several(self) -> str:

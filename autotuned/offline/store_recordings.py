@@ -1,4 +1,4 @@
-"""Recordings that hosts have put into a shared store, read as they come."""
+"""Reads the recordings in a shared store, as hosts put them there."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from autotuned.recording.file import Gathered, RecordedCall
 from autotuned.remote import client
 from autotuned.remote.place import MAX_FILE_BYTES, RECORDINGS, place
 
-LOOK_S = 10.0  # between two looks at the store: each reads all recordings in it
+LOOK_S = 10.0  # between two looks, each of which reads all recordings
 
 
 class StoreTail:
-    """What the recordings of a shared store say together; each look takes in what has changed since the one before.
+    """The recordings of a shared store, merged.
 
-    They name modules that are imported: whoever can write the store could have code run. So only what
-    AUTOTUNED_STORE_KEY verifies is read; without a key only `file://` is, whose folder says who may write.
+    They name modules to import, so whoever can write the store could run code. Only recordings signed with
+    AUTOTUNED_STORE_KEY are read; without a key only a `file://` store, whose folder says who may write.
 
     Attributes:
-        calls: Distinct calls by identity, with how often they were made on all hosts.
-        strange: How many lines were no calls, and recordings that cannot be believed.
+        calls: Distinct calls by identity, with their counts over all hosts.
+        strange: Number of invalid lines and untrusted recordings.
 
     Raises:
-        OptionError: It is no URL, or there is no key.
-        StoreError: Its package is not installed, or does not take the URL.
+        OptionError: The URL is invalid, or there is no key.
+        StoreError: Its package is not installed, or refuses the URL.
     """
 
     def __init__(self, url: str) -> None:
@@ -46,7 +46,7 @@ class StoreTail:
         self.strange = 0
 
     def look(self) -> bool:
-        """Take in what has changed; whether something has. A store that cannot be asked is asked again later."""
+        """Read changed recordings; returns whether any changed. Retries later if the store cannot be read."""
         if time.monotonic() < self._due:
             return False
         self._due = time.monotonic() + LOOK_S

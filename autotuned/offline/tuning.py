@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotuned import env
 from autotuned.configfiles import writer
-from autotuned.errors import OptionError
+from autotuned.errors import refused
 from autotuned.offline import cases, ranges
 from autotuned.offline.cases import Cases, share
 from autotuned.offline.device import check_environment, isolates, use_device
@@ -76,8 +76,7 @@ def tune(
         None if out is None else Path(out), force, budget_s, isolate, timeout_s, devices, executor, ray_address
     )
     if binaries and out is None:
-        problem = "expected a folder for them in out=, got none"
-        raise OptionError("binaries: expected a folder for them in out=, got none.", option="binaries", problem=problem)
+        raise refused("binaries", "expected a folder for them in out=, got none")
     check_environment()
     if options.out is not None:
         writer.refuse_unwritable(options.out)

@@ -1,4 +1,4 @@
-"""Recordings in a shared store: one file put there, and a file that is sent now and then."""
+"""Puts recordings into a shared store, once or at intervals."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from autotuned.remote.place import MAX_FILE_BYTES, RECORDINGS, Place, place
 from autotuned.store import layout, locks
 from autotuned.typed_json import canonical
 
-SEND_S = 60.0  # between two times that a process sends what it records
-KEEP_S = 7 * 86400.0  # of a host that sends no more; a companion's reading would keep it in use
+SEND_S = 60.0  # between two uploads of a process's recording
+KEEP_S = 7 * 86400.0  # for hosts that stopped sending; reading alone does not keep a recording
 
 
 def put(path: Path, at: Place, backend: Any) -> str:
-    """Put the calls of a recording into a store, one line each with its whole count, in place of those put before.
+    """Put the calls of a recording into a store, one line each with its total count, replacing earlier ones.
 
     Returns:
-        The name in the store, another one for another file, cache folder or host.
+        The name in the store, which depends on file, cache folder and host.
 
     Raises:
-        RecordingError: There are no calls in the recording.
-        StoreError: They are too many.
+        RecordingError: The recording has no calls.
+        StoreError: It is too large.
         Exception: Whatever the client raises.
     """
     name = f"{RECORDINGS}{outbox.salted(canonical([locks.host(), str(path.absolute())]))}"
@@ -41,18 +41,15 @@ def put(path: Path, at: Place, backend: Any) -> str:
 
 
 class Sender:
-    """Sends a file of the cache folder, into which the processes of this user record, to a store.
-
-    Attributes:
-        path: The file.
+    """Sends this user's recording, the file `path` of the cache folder, to a store.
 
     Raises:
-        OptionError: It is no URL, or a variable cannot have its value.
-        StoreError: Nothing may be written there.
+        OptionError: The URL or a variable is invalid.
+        StoreError: The store is read-only.
     """
 
     def __init__(self, url: str) -> None:
-        importlib.import_module("concurrent.futures.thread")  # by clients too late: not while the interpreter ends
+        importlib.import_module("concurrent.futures.thread")  # clients import it too late, while the interpreter ends
         self._place = place(url, **env.store_settings())
         refuse_reader(self._place)
         self.path = layout.root() / RECORDINGS / f"{outbox.salted(self._place.identity)}.jsonl"
@@ -61,11 +58,7 @@ class Sender:
         self._due = time.monotonic() + SEND_S
 
     def send(self, now: bool) -> None:
-        """Send the file if it has changed, and it is time or `now`.
-
-        Raises:
-            StoreError: It could not be sent.
-        """
+        """Send the file if it changed and is due, or `now`; StoreError if that fails."""
         stamp = disk.stamp(self.path)
         if stamp == self._sent or not (now or time.monotonic() >= self._due):
             return
@@ -80,6 +73,6 @@ class Sender:
 
 
 def refuse_reader(at: Place) -> None:
-    """Raise StoreError for a store that is only read."""
+    """Raise StoreError for a read-only store."""
     if at.read_only:
         raise StoreError(f"shared store {at.words}: expected one to write, got AUTOTUNED_STORE_READ_ONLY=1")

@@ -227,9 +227,9 @@ class Shipped:
         return self.possible and not _has_records(self._tunable.name) and self._offered
 
     def look(self, call: Call, part: Json, live: Candidates, needed: Conditions) -> Look:
-        """The choice of an entry with a binary, matched without the toolchain."""
-        device = self._tunable.device(call)
-        return self.server.look(call, device, part, self._context.without_toolchain(device), live, needed)
+        """The choice of an entry with a binary, matched without the toolchain; after `may_be_first`."""
+        device, state = self._tunable.device(call), self._latest_offered[0]
+        return self.server.look(call, device, part, self._context.without_toolchain(device), live, needed, state)
 
     def place(self, question: Question) -> Callable[[Key, Candidates], Look]:
         """The same as a place."""

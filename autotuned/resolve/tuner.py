@@ -41,7 +41,7 @@ else:
     compiled = later("triton_compat.compiled")
     failures, memory = later("search.failures"), later("key.memory")
     advice, counters, unseen = map(later, ("resolve.advice", "resolve.counters", "resolve.unseen"))
-    first, sealing, verify = later("resolve.first"), later("resolve.sealing"), later("launch.verify")
+    first, sealing, verify = map(later, ("resolve.first", "resolve.sealing", "launch.verify"))
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -354,7 +354,7 @@ class Tuner:
             self.unseen.add(call, ready)
         if not is_bound or in_c is None or ready.twin is None or ready.direct is None:
             return is_bound
-        compared = ready.direct[4:6], tuple(map(type, values))  # the kinds of parameters and attributes
+        compared = ready.direct[4:6], ready.device, tuple(map(type, values))  # kinds of parameters, attributes
         if compared in self._compared:
             return True
         if len(self._compared) < MOST_COMPARED:

@@ -23,7 +23,7 @@ Tiling = tuple[str | int | None, ...]  # for each size: the parameter that divid
 
 
 class Waves:
-    """Fits formulas to calls of a table, as `autotuned.rules.formula` has them."""
+    """Fits the formulas of `autotuned.rules.formula` to a table."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

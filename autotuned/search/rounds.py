@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autotuned.search.trial import LOAD, Trial, median
+from autotuned.search.trial import Trial, median
 
 TOGETHER = 16  # samples per wait for the device, if fewer configs are left
 # A round during which the device's clocks were held down is repeated, at most this often in a race; after that the race
@@ -89,6 +89,7 @@ FIRST_PASSES, PASSES, SETTLED = 30, 4, 1e-4
 WORTH = 1e-3  # smallest relative noise that is believed
 CERTAIN = 2.5  # times what noise explains; below it samples stay as measured
 LEAST_OF_A_LINE = 6  # samples; a shorter turn gets a constant level
+LOADED = 0.05  # relative; if the middle 60% of what is left spreads over more, others use the device
 FITTED_TURNS = 32  # the latest; older turns stay as they are
 
 
@@ -173,7 +174,7 @@ class Drift:
                 offset, slope = line(points)
                 apart += [value - offset - slope * place for place, value in points]
         apart.sort()
-        return bool(apart) and apart[int(0.8 * len(apart))] - apart[int(0.2 * len(apart))] > LOAD
+        return bool(apart) and apart[int(0.8 * len(apart))] - apart[int(0.2 * len(apart))] > LOADED
 
     def _changed(self, levels: Sequence[Sequence[float]]) -> bool:
         """Whether turns differ by more than their noise."""

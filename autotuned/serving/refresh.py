@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, overload
 from autotuned import disk, env, events
 from autotuned._startup import after_fork
 from autotuned.binaries import libcuda
-from autotuned.errors import OptionError, SealedError
+from autotuned.errors import SealedError, refused
 from autotuned.key.key import Key
 from autotuned.launch.bound import Bound
 from autotuned.remote import connection
@@ -167,8 +167,7 @@ def refresh(every_s: float | None = None, *, strict: bool = False) -> Refreshed 
     if every_s is None:
         return _refreshed(strict)
     if isinstance(every_s, bool) or not isinstance(every_s, (int, float)) or not every_s > 0:
-        problem = f"expected seconds above 0, got {every_s!r}"
-        raise OptionError(f"every_s: expected seconds above 0, got {every_s!r}.", option="every_s", problem=problem)
+        raise refused("every_s", f"expected seconds above 0, got {every_s!r}")
     return Refresher(float(every_s), strict)
 
 

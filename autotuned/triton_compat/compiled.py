@@ -175,6 +175,7 @@ class Handle(Frozen):
     leave: Any
     holds: Callable[[], bool]  # whether all else is unchanged: Triton's `run`, knobs, and the globals used
     watched: tuple[Any, ...]  # dictionaries and types that `holds` checks, and `cache`
+    dicts: tuple[Any, ...]  # the dictionaries among them
     stream_of: Callable[[int], int]  # returns a device's current stream
 
 
@@ -223,15 +224,33 @@ def _handle(jit: Any, binary: Any, device: int, cache: dict[str, Any], cache_key
     import triton.knobs as knobs
 
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    holds, watched = _holds(jit, device, loaded)
+    holds, watched, dicts = _holds(jit, device, loaded) if loaded is not None else _held_outside(jit, device)
     return Handle(
         weakref.ref(binary), device, cache, cache_key, binary.run, binary.function, binary.packed_metadata,
-        jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, (cache, *watched), kernel.stream_getter(),
+        jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, (cache, *watched), (cache, *dicts),
+        kernel.stream_getter(),
     )  # fmt: skip
 
 
-def _holds(jit: Any, device: int, loaded: Any) -> tuple[Callable[[], bool], tuple[Any, ...]]:
-    """A function telling whether everything that decides a kernel's choice is unchanged, and what it checks.
+_Holds = tuple[Callable[[], bool], tuple[Any, ...], tuple[Any, ...]]
+_outside: dict[tuple[int, int], tuple[Any, int, _Holds]] = {}  # (function's id, device) -> function, globals used
+_MOST_OUTSIDE = 1024
+
+
+def _held_outside(jit: Any, device: int) -> _Holds:
+    """`_holds` for binaries outside Triton's caches, the same for all of a kernel while it says yes."""
+    known = _outside.get((id(jit), device))
+    found = None if known is None or known[0]() is not jit or known[1] != len(jit.used_global_vals) else known[2]
+    if found is None or not found[0]():
+        found = _holds(jit, device, None)
+        while len(_outside) >= _MOST_OUTSIDE:
+            _outside.pop(next(iter(_outside)), None)
+        _outside[id(jit), device] = weakref.ref(jit), len(jit.used_global_vals), found
+    return found
+
+
+def _holds(jit: Any, device: int, loaded: Any) -> _Holds:
+    """A function telling whether all that decides a kernel's choice is unchanged; what it checks, and dicts of that.
 
     `loaded` are Triton's caches of the kernel on the device; None for a binary outside them.
     """
@@ -259,7 +278,8 @@ def _holds(jit: Any, device: int, loaded: Any) -> tuple[Callable[[], bool], tupl
         return all(scope.get(name, absent) == value for name, value, scope in used) if used else True
 
     scopes = [runtime, compilation, all_knobs, own, caches, *(scope for _, _, scope in used)]
-    return holds, (JITFunction, *{id(scope): scope for scope in scopes}.values())
+    watched = (JITFunction, *{id(scope): scope for scope in scopes}.values())
+    return holds, watched, tuple([one for one in watched if isinstance(one, dict)])
 
 
 def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:

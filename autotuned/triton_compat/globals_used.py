@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-_NAME = re.compile(r"[^\W\d]\w*")
+# Names in a text are what stands between other characters. Without `re`: compiling a pattern takes 0.2 ms.
+_DIGITS = "0123456789"
+_APART = {at: " " for at in range(128) if not (chr(at).isalnum() or chr(at) == "_")}
 
 
 def may_be_recorded(jit: Any) -> bool:
@@ -44,8 +45,9 @@ def _outside(jit: Any) -> list[Any] | None:
     function, written = getattr(jit, "fn", None), getattr(jit, "src", None)
     if not isinstance(function, FunctionType) or not isinstance(written, str) or not written.isascii():
         return None
-    told = _NAME.findall(written)
+    told = written.translate(_APART).split()
     names = {*told}
+    names |= {word.lstrip(_DIGITS) for word in names if word[0] in _DIGITS}
     if told.count(function.__name__) == 1:
         names.discard(function.__name__)  # where it is defined
     cells = {} if not function.__closure__ else dict(zip(function.__code__.co_freevars, function.__closure__))

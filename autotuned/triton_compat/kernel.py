@@ -211,8 +211,7 @@ def _asks_torch() -> bool:
     from triton.runtime.driver import driver
 
     torch: Any = sys.modules.get("torch")
-    fields = vars(driver)
-    made = fields.get("_active") is not None or fields.get("_default") is not None
+    made = driver._active is not None or driver._default is not None
     return not made and torch is not None and torch.version.hip is None and bool(torch.cuda.is_initialized())
 
 

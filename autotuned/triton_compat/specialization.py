@@ -200,6 +200,7 @@ def _dtype(dtype: Any) -> str:
     return str(canonicalize_dtype(dtype))
 
 
+@lru_cache(maxsize=64)
 def arch_of(name: str) -> int | None:
     """90 for "sm_90"; None unless it is an NVIDIA GPU."""
     kind, _, number = name.partition("_")

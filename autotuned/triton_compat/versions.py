@@ -41,7 +41,8 @@ def strange_triton() -> str | None:
 
     Launches and everything else that needs internals then go through Triton: a wrong guess would compute wrong results.
     """
-    return strange(_imported("triton")) if "triton" in sys.modules else None
+    triton = sys.modules.get("triton")
+    return None if triton is None else strange(getattr(triton, "__version__", ""))
 
 
 @lru_cache(maxsize=1)

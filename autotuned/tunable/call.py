@@ -51,10 +51,14 @@ class Outline:
     __slots__ = ("_address", "_gpu", "_strides", "device", "dtype", "shape")
 
     def __init__(self, tensor: Any) -> None:
-        self.dtype, self.shape, self._strides = tensor.dtype, tuple(tensor.shape), strides_of(tensor)
-        self.device = getattr(tensor, "device", None)
-        self._gpu = tensor.get_device() if hasattr(tensor, "get_device") else -1
-        self._address = tensor.data_ptr() & 15 if hasattr(tensor, "data_ptr") else 0
+        self.dtype, self.shape, self.device = tensor.dtype, tuple(tensor.shape), getattr(tensor, "device", None)
+        try:  # most are torch's
+            self._strides, self._gpu = tuple(tensor.stride()), tensor.get_device()
+            self._address = tensor.data_ptr() & 15
+        except AttributeError:
+            self._strides = strides_of(tensor)
+            self._gpu = tensor.get_device() if hasattr(tensor, "get_device") else -1
+            self._address = tensor.data_ptr() & 15 if hasattr(tensor, "data_ptr") else 0
 
     def stride(self, dim: int | None = None) -> Any:
         """All strides in elements, or that of one dimension."""

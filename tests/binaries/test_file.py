@@ -115,7 +115,7 @@ def test_machine_code_that_inflates_to_another_size_is_refused(size):
     index["blobs"] = {name: [at, stored, size] for name, (at, stored, _) in index["blobs"].items()}
     read = binaryfile.read(with_index(index, rest), "f")
     for one in read.variants:
-        if size < len(b"\x7fELF one") or one.blob not in read._blobs:
+        if size < len(b"\x7fELF one") or not read.stored(one.blob):
             with pytest.raises(BinaryError, match="expected content that matches its hash"):
                 read.code(one)
     assert size != 1 << 30 or read.variants == []
@@ -166,6 +166,10 @@ def test_a_thousand_mutations_launch_nothing_that_was_not_written():
             refused += 1
             assert str(error).startswith("binaries f: ")
             continue
+        asked = [(one.code, one.form) for one in made.variants]
+        first, later = ([one.digest for one in read.serving(*what)] for what in (asked[0], asked[-1]))
+        assert read.variants is not None  # which checks all of them
+        assert [[one.digest for one in read.serving(*what)] for what in (asked[0], asked[-1])] == [first, later]
         for one in read.variants:
             if one.digest not in allowed:
                 continue
@@ -186,7 +190,7 @@ def test_a_hundred_thousand_variants_are_read():
     index["variants"] = [[*row[:5], {"BLOCK": number}, *row[6:]] for number in range(100_000)]
     read = binaryfile.read(with_index(index, rest), "f")
     assert len(read.variants) == 100_000 and read.faults == []
-    [found] = read.matching(code(), form(block=77_777).fixed)
+    [found] = read.serving(code(), form(block=77_777))
     assert found.form.constants == {"BLOCK": 77_777}
 
 

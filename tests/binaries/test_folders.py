@@ -1,6 +1,7 @@
 """Who may give code: folders that the program named for it, and the package that defines the kernel; nobody else."""
 
 import logging
+import subprocess
 import sys
 import zipfile
 
@@ -10,7 +11,7 @@ from made_binaries import code, form, ship, variant
 from shipped import publish
 
 import autotuned
-from autotuned.binaries import folders
+from autotuned.binaries import file, folders
 from autotuned.binaries.folders import Kernel
 from autotuned.configfiles import lookup
 from autotuned.gpu.device import from_json
@@ -146,3 +147,33 @@ def test_binaries_are_read_out_of_a_zip_file(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "zipped", raising=False)
     autotuned.register_configs("zipped", binaries=True)
     assert len(served()) == 1
+
+
+@pytest.mark.parametrize("binaries", [True, False])
+def test_what_loads_binaries_is_imported_when_a_folder_may_give_them(tmp_path, binaries):
+    program = (
+        f"import sys, autotuned; autotuned.register_configs({str(tmp_path)!r}, binaries={binaries}); "
+        "print(*(name in sys.modules for name in ('autotuned.binaries.serve', 'triton', 'torch')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [str(binaries), "False", "False"]
+
+
+def test_a_faulty_variant_is_named_once_a_call_finds_none(tmp_path, caplog, monkeypatch):
+    ship(tmp_path, [variant(), variant(b"\x7fELF two", block=128)])
+    read = file.read
+
+    def damaged(content, path):
+        made = read(content, path)
+        faulty = next(row for row in made._reader._rows if row[5] == {"BLOCK": 128})
+        faulty[3] = [["x_ptr"]]
+        return made
+
+    monkeypatch.setattr(file, "read", damaged)
+    autotuned.register_configs(tmp_path, binaries=True)
+    with caplog.at_level(logging.WARNING, "autotuned"):
+        assert len(served()) == 1 and caplog.text == ""
+        [shelf] = folders.shelves(KERNEL, HERE)
+        for _ in range(2):
+            assert not list(shelf.fitting(code(), form(block=128)))
+    assert caplog.text.count("is left out") == len(caplog.records) == 1

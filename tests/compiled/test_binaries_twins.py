@@ -102,3 +102,66 @@ def test_both_launchers_pass_the_same(served, calls):
         assert by_python.function == by_c.function == loaded.function
         assert [raw[: len(one)] for raw, one in zip(by_python.raw, wanted)] == wanted
         assert by_c.raw == wanted
+
+
+def launched(device):
+    return [call for call in device.calls if call.kind == "launch"]
+
+
+def test_the_first_launch_is_made_by_what_is_bound(served):
+    kernels, library, device = served
+    memory = torch.zeros(512)
+    with autotuned.seal():
+        first = kernels["c"][(4,)](memory[:256], memory[256:], 96, 1)
+        assert (len(launched(device)), library.launches, kernels["c"].cache_info().hits) == (1, [], 0)
+        assert kernels["c"][(4,)](memory[:256], memory[256:], 96, 1) is first
+    assert (len(launched(device)), library.launches, kernels["c"].cache_info().hits) == (2, [], 1)
+
+
+def test_a_grid_that_moves_a_tensor_in_the_first_launch_has_the_binary_for_where_it_is(served):
+    kernels, _, device = served
+    memory, x = torch.zeros(512), torch.zeros(256)
+
+    def grid(meta):
+        x.data = memory[1:257]
+        return (4,)
+
+    with autotuned.seal():
+        moved = kernels["c"][grid](x, memory[256:], 96, 1)
+    assert "x_ptr" not in moved.variant.form.assumes
+    assert [call.grid for call in launched(device)] == [(4, 1, 1)]
+
+
+def test_a_grid_that_sets_a_knob_in_the_first_launch_leaves_it_to_triton(served, monkeypatch):
+    import triton
+
+    kernels, library, device = served
+    memory = torch.zeros(512)
+
+    def grid(meta):
+        monkeypatch.setattr(triton.knobs.runtime, "debug", True)
+        return (4,)
+
+    with autotuned.seal(), pytest.raises(autotuned.errors.SealedError):
+        kernels["c"][grid](memory[:256], memory[256:], 96, 1)
+    assert (launched(device), library.launches) == ([], [])
+
+
+def test_a_first_launch_that_the_driver_refuses_leaves_nothing_bound(served):
+    kernels, _, device = served
+    memory, device.error = torch.zeros(512), 700
+    with pytest.raises(RuntimeError, match="Triton Error"):
+        kernels["c"][(4,)](memory[:256], memory[256:], 96, 1)
+    device.error = 0
+    misses = kernels["c"].cache_info().misses
+    with autotuned.seal():
+        kernels["c"][(4,)](memory[:256], memory[256:], 96, 1)
+    assert kernels["c"].cache_info().misses == misses + 1
+
+
+def test_an_empty_grid_launches_nothing_the_first_time(served):
+    kernels, library, device = served
+    memory = torch.zeros(512)
+    with autotuned.seal():
+        kernels["c"][(0,)](memory[:256], memory[256:], 96, 1)
+    assert (launched(device), library.launches) == ([], [])

@@ -39,6 +39,16 @@ def test_where_the_hash_is_stored_triton_hashes_for_itself(done, monkeypatch):
     assert done == ["Triton's hash", "driver"]
 
 
+def test_an_error_is_left_to_the_first_launch(done, monkeypatch, capfd):
+    def broken(folder):
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(fingerprint, "begin", broken)
+    early.begin()
+    assert done.ended.wait(30)
+    assert done == ["driver"] and "the disk is gone" not in capfd.readouterr().err
+
+
 def test_where_choices_are_kept_nothing_is_hashed(done, monkeypatch):
     monkeypatch.setattr(kept_choices, "are_there", lambda: True)
     early.begin()

@@ -99,7 +99,6 @@ REVIEWED = {
     ],
     "a part of a message, which its maker completes": [
         "`{}`: check: {}.",
-        "cover: {}.",
         "Space: {}{}{}",
         "`{}`: do_bench for {}: {}",
         "`{}`: case: {}.",

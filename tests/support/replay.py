@@ -10,10 +10,16 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+from fakes import FakeConfig
 from simulated import Gpu
 
-from autotuned.search import race
+import autotuned
+from autotuned import autotune
+from autotuned.search import race, racing, sampling, timers
 from autotuned.search.timers import Timer
 from autotuned.search.trial import Trial
 
@@ -146,6 +152,32 @@ def on_device(recording: Recording, seed: int, gpu: Gpu, timer: Timer, restore_u
     best, quality = race.winner(trials, timer.resolution_us, steady)
     true_us = recording.true_us
     return Result(best.index, true_us[best.index] / min(true_us) - 1, gpu.now_us / 1e6, quality)
+
+
+def search(recording: Recording, seed: int, gpu: Gpu, order: Sequence[int] | None = None) -> Result:
+    """Search as users do: race, repetition and last comparison, with the real timer on a simulated device.
+
+    The first config of the recording runs untuned. With tensors elsewhere each config takes what it takes here.
+    """
+    start = random.Random(seed).random()
+    launches = [_launches(gpu, samples, start, 1.0) for samples in recording.samples_us]
+    listed = [FakeConfig({"at": at}) for at in order or range(len(launches))]
+
+    @autotune(listed, key=["n"], objective="kernel", restore_value=["x"], cache_results=False,
+              default=FakeConfig({"at": 0}))  # fmt: skip
+    def kernel(x: Any, n: int, *, at: int) -> None:
+        launches[at]()
+
+    with pytest.MonkeyPatch.context() as patch:
+        timer = gpu.install(patch)
+        patch.undo()
+        for module in (timers, racing, sampling):
+            patch.setattr(module, "time", gpu.time())
+        patch.setattr(timers, "for_device", lambda *given: timer)
+        with autotuned.mode("search"):
+            kernel(np.zeros(4), 4)
+    true_us, picked = recording.true_us, kernel.best_config.kwargs["at"]
+    return Result(picked, true_us[picked] / min(true_us) - 1, gpu.now_us / 1e6, "")
 
 
 def _launches(gpu: Gpu, samples_us: Sequence[float], start: float, scale: float) -> Callable[[], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -27,6 +28,44 @@ class Costs:
     flush_us: float = 45.0
 
 
+class Bursts:
+    """Another user of the device, as `tests/bench/quality.py --load 0.3` is: bursts of 0.3 ms, each with its own effect.
+
+    What runs meanwhile gets 30% to 80% of its speed.
+    """
+
+    def __init__(self, seed: int, share: float = 0.3) -> None:
+        self._chance, self._share = random.Random(f"bursts {seed}"), share
+        self._begin_us = self._end_us = 0.0
+        self._speed = 1.0
+
+    def __call__(self, start_us: float, device_us: float) -> float:
+        """What takes so long alone takes, from some time on, which never goes back."""
+        now_us = start_us
+        while True:
+            if now_us >= self._end_us:
+                self._next()
+            elif now_us < self._begin_us:
+                alone_us = min(device_us, self._begin_us - now_us)
+                now_us, device_us = now_us + alone_us, device_us - alone_us
+            else:
+                took_us = min(device_us / self._speed, self._end_us - now_us)
+                now_us, device_us = now_us + took_us, device_us - took_us * self._speed
+            if device_us < 1e-6:
+                return now_us - start_us
+
+    def _next(self) -> None:
+        length_us = self._chance.uniform(280, 420)
+        pause_us = length_us * (1 / self._share - 1) + self._chance.uniform(40, 120)  # `time.sleep` is late
+        self._begin_us = self._end_us + pause_us
+        self._end_us, self._speed = self._begin_us + length_us, self._chance.uniform(0.3, 0.8)
+
+
+def alone(start_us: float, device_us: float) -> float:
+    """What it takes with nobody else on the device."""
+    return device_us
+
+
 @dataclass
 class Gpu:
     """Two clocks, in microseconds: the host's, and when the device will have done all that it was given.
@@ -35,6 +74,7 @@ class Gpu:
         counts: How often each thing was asked of it.
         held_us: What sleeping kernels took.
         stall: Microseconds that the host loses at a launch besides; asked at each.
+        shared: What work takes that begins at some microsecond and takes so many alone.
     """
 
     costs: Costs = field(default_factory=Costs)
@@ -43,11 +83,13 @@ class Gpu:
     held_us: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     stall: Callable[[], float] = lambda: 0.0
+    shared: Callable[[float, float], float] = alone
 
     def enqueue(self, device_us: float, host_us: float) -> None:
         """Work for the device, which begins when it has done what it has, and not before it was enqueued."""
         self.now_us += host_us
-        self.busy_until_us = max(self.busy_until_us, self.now_us) + device_us
+        start_us = max(self.busy_until_us, self.now_us)
+        self.busy_until_us = start_us + self.shared(start_us, device_us)
 
     def launch(self, device_us: float) -> None:
         """A kernel of so many microseconds."""
@@ -90,7 +132,12 @@ class Gpu:
 
     def time(self) -> Any:
         """The module `time` by the host's clock."""
-        return SimpleNamespace(perf_counter=lambda: self.now_us / 1e6, monotonic=lambda: self.now_us / 1e6)
+        return SimpleNamespace(
+            perf_counter=lambda: self.now_us / 1e6, monotonic=lambda: self.now_us / 1e6, sleep=self._wait
+        )
+
+    def _wait(self, seconds: float) -> None:
+        self.now_us += seconds * 1e6
 
 
 class Event:

@@ -10,7 +10,7 @@ from autotuned.binaries import audit
 from autotuned.configfiles.audit import Audit
 from autotuned.configfiles.exchange import PathLike
 from autotuned.configfiles.file import Fault
-from autotuned.errors import OptionError, TargetError
+from autotuned.errors import OptionError, TargetError, refused
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def check(
         DeviceLostError: A config left the device in an error state.
     """
     if not tolerance >= 0:
-        text = f"expected a share of 0 or more, got {tolerance:g}"
-        raise OptionError(text, option="tolerance", problem=text)
+        raise refused("tolerance", f"expected a share of 0 or more, got {tolerance:g}")
     if fix and not measure:
         message = "fix: expected beside measure, got it alone. Only what was timed can be dropped."
         raise OptionError(message, option="fix", problem="expected beside measure, got it alone")

@@ -1,4 +1,4 @@
-"""Few configs that serve all calls of a kernel, and rules for calls that nobody tuned, from all that was measured."""
+"""`compress`: a few configs that serve all tuned calls of a kernel, and rules for the untuned ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotuned.configfiles.entry import Entry
 from autotuned.configfiles.exchange import PathLike
 from autotuned.configfiles.file import Fault, entry_of, rounded, split_context
 from autotuned.configfiles.policy import share
-from autotuned.errors import ConfigFileError, OptionError
+from autotuned.errors import ConfigFileError, refused
 from autotuned.key.key import Key
 from autotuned.rules import cover
 from autotuned.rules.fit import Fit, fit
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Left:
-    """A call that keeps the config it had, and why."""
+    """A call that keeps its config, and why."""
 
     key: Key
     why: str
@@ -46,16 +46,15 @@ class Left:
 
 @dataclass(frozen=True)
 class Compressed:
-    """The calls of one kernel on one device in one context, and what they get.
+    """The configs chosen for the calls of one kernel on one device in one context.
 
     Attributes:
-        context: Of their keys, device included.
+        context: Of their keys, including the device.
         calls: How many have times. `before`: how many configs were best for some of them.
-        configs: Canonical forms of those that were chosen.
-        least: No fewer hold all calls: proven. `is_exact`: whether that is as many as there are, or, under a limit,
-            whether no others hold more calls.
-        worst: The largest loss of a call that is held.
-        fits: What came of fitting rules, one for each group of calls that differ in sizes only.
+        configs: The chosen ones, in canonical form.
+        least: Proven lower bound of how many are needed. `is_exact`: whether the choice is proven best.
+        worst: The largest loss of a served call.
+        fits: The fitted rules, one for each group of calls that differ in sizes only.
     """
 
     kernel: str
@@ -78,12 +77,12 @@ class Compressed:
 
 @dataclass
 class CompressResult(JsonFields):
-    """What `compress` did.
+    """The result of `compress`.
 
     Attributes:
-        files: The config files that were written.
-        kernels: One for each kernel, device and context.
-        left: Calls that keep their config: those without times, and those that no chosen config serves well enough.
+        files: The written config files.
+        kernels: One per kernel, device and context.
+        left: Calls that keep their config: without times, or not served well enough by the chosen ones.
         faults: What could not be read.
     """
 
@@ -102,31 +101,30 @@ def compress(
     max_configs: int | None = None,
     targets: str | Iterable[str] | None = None,
 ) -> CompressResult:
-    """Choose the fewest configs that serve every tuned call, and fit rules for calls that nobody tuned.
+    """Choose the fewest configs that serve every tuned call, and fit rules for untuned ones.
 
-    Kernels, devices and contexts are looked at one by one. Nothing is guessed: a config that was not measured for a
-    call never serves it, and a call without times keeps its config.
+    Each kernel, device and context is compressed separately. Nothing is guessed: a config serves only calls that it was
+    measured for, and a call without times keeps its config.
 
     Args:
-        paths: Config files or folders of them, whose times are those of this user's store; or records of a store,
-            folders of these, or a whole cache folder.
-        within: What a tuned call may lose at most against its best config: "5%" or 0.05.
-        out: The folder that gets the config files; it may be the one that is read.
-        max_configs: How many configs at most for one kernel, device and context.
-        targets: Modules, files or recordings, as for `tune`, whose cases are measured first where a config that won
-            another call has no time; None measures nothing.
+        paths: Config files or folders of them, with times from this user's store; or records, folders of records, or a
+            whole cache folder.
+        within: Allowed loss of a tuned call against its best config: "5%" or 0.05.
+        out: The folder for the config files; may be the input folder.
+        max_configs: Largest number of configs per kernel, device and context.
+        targets: Modules, files or recordings, as for `tune`, whose cases are first measured with the configs that won
+            other calls; None measures nothing.
 
     Raises:
-        OptionError: `within` is no share above 0, or `max_configs` no number above 0.
-        TargetError, NoDeviceError, DeviceLostError: From measuring, as `check` has them.
+        OptionError: `within` or `max_configs` is not above 0.
+        TargetError, NoDeviceError, DeviceLostError: Measuring failed, as for `check`.
         ConfigFileError: There are no files, or nothing in them can be used.
-        OutputError: Nothing can be written to `out`.
+        OutputError: `out` cannot be written.
         OSError: A file cannot be read or written.
     """
     allowed = share(within, "within")
     if max_configs is not None and (type(max_configs) is not int or max_configs < 1):
-        text = f"max_configs: expected a number of 1 or more, got {max_configs!r:.60}."
-        raise OptionError(text, option="max_configs", problem=text.removeprefix("max_configs: ").rstrip("."))
+        raise refused("max_configs", f"expected a number of 1 or more, got {max_configs!r:.60}")
     writer.refuse_unwritable(Path(out))
     result = CompressResult()
     known = _Known(result.faults, paths)
@@ -144,7 +142,7 @@ def compress(
 
 @dataclass(frozen=True)
 class _Call:
-    """A call that is to be served: its entry, if it has one, and its record, if there is one with times."""
+    """A call to serve: its entry, and its record if that has times."""
 
     key: Key
     entry: Entry
@@ -152,18 +150,18 @@ class _Call:
 
     @property
     def times(self) -> dict[str, float]:
-        """Microseconds by config, of those that may be chosen: they passed the checks that the entry's passed."""
+        """Microseconds by config, for configs that passed the same checks as the entry's."""
         found = self.record.timings if self.record is not None else ()
         return {one.identity: one.median_us for one in found if one.serves(self.entry.conditions) and one.median_us}
 
     def timing(self, config: str) -> Timing | None:
-        """What was measured of a config."""
+        """The timing of a config."""
         found = self.record.timings if self.record is not None else ()
         return next((one for one in found if one.identity == config), None)
 
 
 class _Known:
-    """The calls that paths name, each once, with their times."""
+    """The calls in files or records, each once, with their times."""
 
     def __init__(self, faults: list[Fault], paths: PathLike | Iterable[PathLike]) -> None:
         self.where = ", ".join(map(str, exchange.paths_of(paths)))
@@ -191,7 +189,7 @@ class _Known:
             self.calls[call.key] = call
 
     def refresh(self, key: Key) -> None:
-        """Read the record of a call anew."""
+        """Read the record of a call again."""
         here = look_up(key)[0]
         if here is not None and here.winner is not None and here.timings:
             self.calls[key] = _Call(key, entry_of(here), here)
@@ -205,7 +203,7 @@ class _Known:
 
 
 def _measure_missing(known: _Known, targets: str | Iterable[str]) -> None:
-    """Time the calls of cases with the configs that won other calls of their group, where there are no such times."""
+    """Time cases with configs that won other calls of their group, if these times are missing."""
     from autotuned.offline import targets as modules
     from autotuned.offline.device import tensors_on, use_device
 
@@ -222,7 +220,7 @@ def _measure_missing(known: _Known, targets: str | Iterable[str]) -> None:
 
 
 def _time(there: _Call, tuner: Tuner, call: Call, wanted: Collection[str]) -> None:
-    """Keep times of the wanted configs of a call in its record; without a record all of its configs are searched."""
+    """Add times of the wanted configs to a call's record; without a record, search."""
     from autotuned.offline import verify
 
     live, before = tuner.chooser.candidates(call), there.record
@@ -236,7 +234,7 @@ def _time(there: _Call, tuner: Tuner, call: Call, wanted: Collection[str]) -> No
     stays = there.entry.identity
     timed = verify.retime(tuner, call, live.only({*missing, stays}), stays)[1]
     now, then = timed[stays].median_us, before.median_us
-    if now and then:  # clocks may differ from those of then: what counts is the ratio to the winner
+    if now and then:  # clocks may differ now: keep the ratio to the winner
         records.keep(before.extended([_scaled(timed[name], then / now) for name in sorted(missing)]))
 
 
@@ -277,7 +275,7 @@ def _compress(calls: Sequence[_Call], within: float, most: int | None, result: C
 
 
 def _with_config(call: _Call, config: str) -> Entry:
-    """The entry with another config of its record, and what that was measured under."""
+    """The entry with another config of its record, and that one's conditions."""
     timing = call.timing(config)
     if config == call.entry.identity or timing is None or call.record is None:
         return call.entry
@@ -291,7 +289,7 @@ def _with_config(call: _Call, config: str) -> Entry:
 
 
 def _write(entries: Sequence[tuple[Key, Entry]], fits: Sequence[tuple[Fit, Sequence[_Call]]], out: Path) -> list[str]:
-    """Put entries and rules into the file of their kernel and device; what else is in it stays, older rules do not."""
+    """Write entries and rules into their kernel's file; rules replace older ones, other entries stay."""
     context, _ = split_context(entries[0][0].context)
     made = [(one, None if one.why_not else one.rule(_under(calls, one.configs))) for one, calls in fits]
     rules = {canonical(one.table.pattern): (rule, len(one.table)) for one, rule in made}
@@ -299,7 +297,7 @@ def _write(entries: Sequence[tuple[Key, Entry]], fits: Sequence[tuple[Fit, Seque
 
 
 def _under(calls: Sequence[_Call], configs: Sequence[str]) -> Conditions:
-    """What all times of some configs were measured under: the least protection, and the checks that all passed."""
+    """Common conditions of all times of some configs: the least protection, and the checks that all passed."""
     found = [call.record.conditions for call in calls if call.record is not None]
     restores = [one.restore for one in found if one.restore is not None]
     restore = reduce(lambda one, other: tuple(sorted(set(one) & set(other))), restores) if restores else None

@@ -1,4 +1,4 @@
-"""A shared store from the command line: its records in place of the user's, config files moved, what may be done."""
+"""A shared store from the command line: list its records, pull and push config files, probe it."""
 
 from __future__ import annotations
 
@@ -36,23 +36,18 @@ _NAME = re.compile(r"[^/\\.][^/\\]*/[^/\\.][^/\\]*\.(json|bin)")  # a device's f
 
 
 def opened(url: str) -> tuple[Place, client.Backend]:
-    """A store to be used directly, with the key and the rights of the environment.
+    """Open a store with the key and rights given by the environment.
 
     Raises:
-        OptionError: It is no URL, or a variable cannot have its value.
-        StoreError: Its package is not installed, or does not take the URL or an option.
+        OptionError: The URL or a variable is invalid.
+        StoreError: Its package is not installed, or refuses the URL or an option.
     """
     at = place(url, **env.store_settings())
     return at, client.backend_of(at)
 
 
 def existing(url: str) -> tuple[Place, client.Backend]:
-    """A store to be read: as `opened` has it, and its folder, if it is one, exists.
-
-    Raises:
-        OptionError, StoreError: As `opened` does.
-        StoreError: The folder does not exist.
-    """
+    """`opened`, for reading: a StoreError too if it is a folder that does not exist."""
     at, backend = opened(url)
     folder = getattr(backend, "folder", None)
     if folder is not None and not folder.is_dir():
@@ -65,7 +60,7 @@ def existing(url: str) -> tuple[Place, client.Backend]:
 
 @contextlib.contextmanager
 def _said(at: Place) -> Iterator[None]:
-    """What a client raises, as an error of ours without secrets."""
+    """Turn a client's errors into a StoreError without secrets."""
     try:
         yield
     except StoreError:
@@ -80,16 +75,15 @@ def _said(at: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_place(url: str, heads: bool = False) -> Iterator[None]:
-    """The records of a shared store in place of the user's own, and no config files, for a `with` block.
+    """Use a shared store's records instead of the user's own, and no config files, inside a `with` block.
 
-    They are copied into a folder that goes afterwards. What is removed from that is removed from the store.
+    They are copied to a temporary folder; what is deleted there is deleted from the store.
 
     Args:
-        url: The store.
-        heads: Sizes and times alone, as bounding the store needs them; of recordings too.
+        heads: Copy only sizes and times, of recordings too: enough for `gc`.
 
     Raises:
-        StoreError: It cannot be asked, or does not exist.
+        StoreError: It cannot be read, or does not exist.
     """
     at, backend = existing(url)
     with disk.temporary_folder() as folder, env.cache_dir_set(folder), stored.of_store():
@@ -124,15 +118,15 @@ def _copied(at: Place, backend: client.Backend) -> Iterator[tuple[str, Path]]:
 
 @dataclass(frozen=True)
 class Probe:
-    """What `doctor` says of a shared store.
+    """What `doctor` reports about a shared store.
 
     Attributes:
         url: Without secrets.
-        round_trip_ms: The time of one answer on a connection that is there; None where there was none.
-        rights: "read and write", "read only" (as it was asked for), "read, not write", or "none".
+        round_trip_ms: Time of one request on an open connection; None if it failed.
+        rights: "read and write", "read only" (as requested), "read, not write", or "none".
         signed: Whether records are signed.
-        leases: Whether one host of the fleet searches a key.
-        problem: Why it cannot be asked, or not be written; "" for nothing.
+        leases: Whether only one host of the fleet searches a key.
+        problem: Why it cannot be read or written, or "".
     """
 
     url: str
@@ -145,11 +139,7 @@ class Probe:
 
 
 def probe(url: str) -> Probe:
-    """Ask a shared store for something that is not there, and write and remove something small.
-
-    Raises:
-        OptionError: It is no URL, or a variable cannot have its value.
-    """
+    """Test reading, writing and deleting in a shared store; OptionError if the URL or a variable is invalid."""
     at = place(url, **env.store_settings())
     known = at.words, at.namespace
     try:
@@ -177,12 +167,12 @@ def probe(url: str) -> Probe:
 
 @dataclass
 class Moved(JsonFields):
-    """What `pull` or `push` moved.
+    """The result of `pull` or `push`.
 
     Attributes:
-        files: Those that are others now: paths below the folder, or names in the store.
-        same: How many were there as they are.
-        faults: What was left out, and why.
+        files: Changed files: paths below the folder, or names in the store.
+        same: Number of unchanged files.
+        faults: What was skipped, and why.
     """
 
     files: list[str] = field(default_factory=list)
@@ -191,18 +181,17 @@ class Moved(JsonFields):
 
 
 def pull(url: str, out: str | os.PathLike[str]) -> Moved:
-    """Bring the config files, rules and binaries of a shared store into a folder.
+    """Copy the config files, rules and binaries of a shared store into a folder.
 
-    A config file that is there already is merged with the store's, as `merge` does, and so are the binaries beside it;
-    of other files those that are there stay. Nothing is served from the folder before the program, or
-    `AUTOTUNED_CONFIG_PATH`, names it.
+    Existing config files and their binaries are merged with the store's, as by `merge`; other existing files stay. The
+    folder serves nothing until the program or `AUTOTUNED_CONFIG_PATH` names it.
 
     Args:
         url: The store.
         out: The folder.
 
     Raises:
-        StoreError: The store cannot be asked, or does not exist.
+        StoreError: The store cannot be read, or does not exist.
         OutputError: The folder cannot be written.
     """
     at, backend = existing(url)
@@ -222,20 +211,19 @@ def pull(url: str, out: str | os.PathLike[str]) -> Moved:
 
 
 def push(folder: str | os.PathLike[str], url: str) -> Moved:
-    """Put the config files, rules and binaries of a folder into a shared store.
+    """Copy the config files, rules and binaries of a folder into a shared store.
 
-    A config file that is there already is merged with the folder's, as `merge` does, and so are the binaries beside it;
-    of other files those of the folder take the place of those that are there.
+    Existing config files and their binaries are merged with the folder's, as by `merge`; other files are replaced.
 
     Args:
-        folder: Of config files, as `tune --out` writes it; or a recording (`.jsonl`), which takes the place of what was
-            sent from it before, for `tune --follow`.
+        folder: Config files, as `tune --out` writes them; or a recording (`.jsonl`) for `tune --follow`, which replaces
+            what was sent from it before.
         url: The store.
 
     Raises:
-        ConfigFileError: There is no config file in the folder.
-        RecordingError: There are no calls in the recording.
-        StoreError: The store cannot be asked or written.
+        ConfigFileError: The folder has no config file.
+        RecordingError: The recording has no calls.
+        StoreError: The store cannot be read or written.
     """
     at, backend = opened(url)
     moved, path = Moved(), Path(folder)
@@ -249,7 +237,7 @@ def push(folder: str | os.PathLike[str], url: str) -> Moved:
             moved.faults.append(Fault(str(path), "expected DIR/DEVICE/KERNEL.json, found another place"))
             continue
         with _said(at):
-            for _ in range(client.TRIES):  # again where somebody else wrote meanwhile: what they wrote counts too
+            for _ in range(client.TRIES):  # another writer's changes are merged too
                 if _pushed(at, backend, path, moved):
                     break
             else:
@@ -258,7 +246,7 @@ def push(folder: str | os.PathLike[str], url: str) -> Moved:
 
 
 def _pushed(at: Place, backend: client.Backend, path: Path, moved: Moved) -> bool:
-    """Put one config file and its binaries into the store; False where it must be joined once more."""
+    """Write one config file and its binaries to the store; False if another writer was faster."""
     with disk.temporary_folder() as copy:
         names = [path.with_suffix(ending) for ending in (".json", ".bin")]
         seen = {_below(one): _fetch(at, backend, _below(one), copy, moved) for one in names}
@@ -274,7 +262,7 @@ def _below(path: Path) -> str:
 
 
 def _fetch(at: Place, backend: client.Backend, below: str, copy: Path, moved: Moved) -> str:
-    """Copy a file of the store into a folder, if it can be believed; what tells it from later content."""
+    """Copy a file of the store into a folder if it is trusted; returns its version."""
     try:
         if not (_NAME.fullmatch(below) and below.isprintable()):
             raise StoreError(f"expected the name DEVICE/FILE of a .json or .bin file, got {below!r:.100}")
@@ -288,13 +276,13 @@ def _fetch(at: Place, backend: client.Backend, below: str, copy: Path, moved: Mo
 
 
 def _joined(base: Path, path: Path, moved: Moved, replace: bool) -> Iterator[tuple[str, bytes]]:
-    """What a folder is to have of a file and of the binaries beside it: those first, since a config file names them.
+    """Contents to write for a file and its binaries: binaries first, since the config file names them.
 
     Args:
-        base: The folder.
+        base: The target folder.
         path: The new file, in another folder.
-        moved: Told of what stays, and of what is wrong.
-        replace: Whether a new file that is no config file takes the place of one that is there.
+        moved: Receives what is unchanged and what is wrong.
+        replace: Whether a new file that is no config file replaces an existing one.
     """
     there = base / _below(path)
     with disk.temporary_folder() as work:

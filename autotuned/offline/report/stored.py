@@ -159,7 +159,7 @@ def _version(key: Key) -> str:
 
 
 def choices(wanted: Filter = Filter(), heads: bool = False, once: bool = False) -> Iterator[Stored]:
-    """Every wanted choice, by kernel, then as `of_kernel` has them; KernelNameError if no kernel or no choice fits."""
+    """The wanted choices, by kernel, then in the order of `of_kernel`; KernelNameError if nothing fits."""
     own = wanted.kernel is not None
     names = kernels(own=own)
     if wanted.kernel is not None and names:

@@ -1,0 +1,118 @@
+"""Searches beside another user of the device: what is picked, replayed from samples that were recorded on an idle one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import replay
+from simulated import Bursts, Gpu
+
+from autotuned.search import race, scale
+from autotuned.search.rounds import Drift
+from autotuned.search.trial import Trial
+
+RECORDINGS = {recording.name: recording for recording in replay.recordings()}
+
+
+def trial(index: int, *samples_us: float) -> Trial:
+    return Trial(index, lambda: None, lambda: None, samples_us=list(samples_us))
+
+
+def searched(name: str, seed: int) -> replay.Result:
+    recording = replay.resampled(RECORDINGS[name], seed)
+    return replay.search(recording, seed, Gpu(shared=Bursts(seed)))
+
+
+# What is lost at most; before the fastest samples were compared, 6 of 20 searches of rmsnorm lost 1.8% or more, and of
+# the product half lost 0.8%. The untuned config of `add` is 0.49% behind, which load may hide.
+@pytest.mark.parametrize(("name", "seeds", "most"), [("rmsnorm", 8, 0.003), ("add", 3, 0.005), ("splitk", 2, 0.0034)])
+def test_what_is_picked_beside_load_is_close_to_the_best(name: str, seeds: int, most: float) -> None:
+    assert max(searched(name, seed).regret for seed in range(seeds)) <= most
+
+
+def beside(count: int, lead: float, seed: int) -> tuple[Trial, Trial]:
+    """Samples of a config and of one that is slower by `lead`, three in ten of them slowed by load."""
+    chance = random.Random(seed)
+
+    def sample(us: float) -> float:
+        slower = 1 + chance.expovariate(2.0) if chance.random() < 0.3 else 1.0
+        return us * chance.gauss(1, 0.015) * slower
+
+    return trial(0, *[sample(100.0) for _ in range(count)]), trial(1, *[sample(100 * (1 + lead)) for _ in range(count)])
+
+
+@pytest.mark.parametrize("count", [40, 240])
+def test_the_fastest_samples_tell_two_configs_apart_that_medians_and_centers_do_not(count: int) -> None:
+    errors = dict.fromkeys(("fast_us", "center_us", "median_us"), 0.0)
+    for seed in range(40):
+        fast, slow = beside(count, 0.01, seed)
+        for name in errors:
+            errors[name] += (getattr(slow, name) / getattr(fast, name) - 1.01) ** 2
+    assert 1.5 * errors["fast_us"] < min(errors["center_us"], errors["median_us"])
+
+
+@pytest.mark.parametrize("count", [12, 40, 240])
+def test_the_error_of_the_fastest_samples_is_what_they_vary_by(count: int) -> None:
+    found = [beside(count, 0.0, seed)[0] for seed in range(80)]
+    center = sum(one.fast_us for one in found) / len(found)
+    varies = (sum((one.fast_us / center - 1) ** 2 for one in found) / len(found)) ** 0.5
+    said = sum(one.fast_error for one in found) / len(found)
+    assert 0.7 * varies < said < 1.3 * varies
+
+
+def test_what_spreads_little_is_compared_by_its_center_and_what_load_spreads_by_the_fastest() -> None:
+    calm = [trial(index, *[100.0, 102.0, 104.0, 98.0] * 5) for index in range(3)]
+    loaded = [beside(40, 0.0, seed)[0] for seed in range(3)]
+    assert scale.scale(calm) is scale.CENTER and scale.scale([*calm, loaded[0]]) is scale.CENTER
+    assert scale.scale(loaded) is scale.FASTEST
+    assert scale.scale([trial(0, 100.0, 150.0, 200.0)]) is scale.CENTER, "three samples tell nothing"
+
+
+@pytest.mark.parametrize("how", ["load", "a step"])
+def test_load_is_no_drift_of_which_fast_samples_are_made(how: str) -> None:
+    """Bursts that are shorter than a turn stay in the samples; a step that all share is taken out."""
+    chance, drift = random.Random(1), Drift()
+    trials = [trial(0), trial(1)]
+    for number in range(8):
+        order = [one for _ in range(8) for one in trials]
+        before = {one.index: len(one.samples_us) for one in trials}
+        for place, one in enumerate(order):
+            slow = (place // 5 + number) % 2 if how == "load" else number > 3
+            one.samples_us.append(100 * chance.gauss(1, 0.01) * (1.4 if slow else 1.0))
+        drift.note(order, before)
+    measured = [list(one.samples_us) for one in trials]
+    drift.take_out()
+    assert ([one.samples_us for one in trials] != measured) is (how == "a step")
+    assert all(min(one.samples_us) > 95 for one in trials)
+
+
+def test_places_that_differ_by_chance_count_by_what_they_tell_and_others_alike() -> None:
+    exact, rough = scale.Lead(0.005, 0.001), [scale.Lead(lead, 0.01) for lead in (0.012, -0.004, 0.002)]
+    alike = scale.mean_lead([exact, *rough])
+    assert alike.log == pytest.approx(0.005, abs=3e-4) and alike.error < 0.001
+    apart = scale.mean_lead([exact, *(scale.Lead(lead, 0.002) for lead in (-0.03, -0.03, -0.03))])
+    assert apart.log == pytest.approx((0.005 - 0.09) / 4, abs=2e-3) and apart.error > 0.006
+    assert scale.mean_lead([exact]) == exact
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "add"])
+def test_the_last_comparison_takes_twenty_pairs_or_a_twentieth_of_the_search(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    duel, pairs = race.duel, []
+
+    def counted(*given, **named):
+        found = duel(*given, **named)
+        known = named.get("before") or (given[4] if len(given) > 4 else None)
+        pairs.append(len(found.best.samples_us) - (len(known.best.samples_us) if known else 0))
+        return found
+
+    monkeypatch.setattr(race, "duel", counted)
+    recording = RECORDINGS[name]
+    for seed in range(2):
+        pairs.clear()
+        gpu = Gpu()
+        seconds = replay.search(recording, seed, gpu).seconds
+        each_us = 2 * (max(recording.samples_us[0]) + 130)  # with the flush, and what holds the stream
+        assert sum(pairs) <= max(race.DUEL_SAMPLES, race.DUEL_SHARE * seconds * 1e6 / each_us + race.DUEL_SAMPLES)
