@@ -20,6 +20,7 @@ from autotuned.search.trial import (
     are_loaded,
     mean_lead,
     scale,
+    weighed,
 )  # fmt: skip
 from autotuned.store.record import Quality
 
@@ -142,10 +143,10 @@ class Duel:
         if self._raced is None:
             return self._fresh
         raced = self._lead_of(*self._raced)
-        if self.is_disturbed:
+        if self.is_disturbed and self.elsewhere:
             return mean_lead([self._fresh, raced])
         here, *others = self._leads
-        return mean_lead([mean_lead([here, raced]), *others])
+        return mean_lead([weighed([here, raced]), *others])
 
     @property
     def _fresh(self) -> Lead:

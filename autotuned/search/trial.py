@@ -152,16 +152,17 @@ class Lead:
 
 def mean_lead(leads: Sequence[Lead]) -> Lead:
     """Mean of leads, each weighed by its error, and by how much they differ besides (DerSimonian and Laird, 1986)."""
-    mean = _weighed(leads)
+    mean = weighed(leads)
     weights, free = [1 / lead.error**2 for lead in leads], len(leads) - 1
     apart = math.fsum(weight * (lead.log - mean.log) ** 2 for weight, lead in zip(weights, leads))
     if not free or apart <= free + CHANCE * math.sqrt(2 * free):
         return mean
     between = (apart - free) / (math.fsum(weights) - math.fsum(weight**2 for weight in weights) / math.fsum(weights))
-    return _weighed([Lead(lead.log, math.hypot(lead.error, math.sqrt(between))) for lead in leads])
+    return weighed([Lead(lead.log, math.hypot(lead.error, math.sqrt(between))) for lead in leads])
 
 
-def _weighed(leads: Sequence[Lead]) -> Lead:
+def weighed(leads: Sequence[Lead]) -> Lead:
+    """Mean of leads of one place, which differ by chance alone."""
     weights = [1 / lead.error**2 for lead in leads]
     total = math.fsum(weights)
     return Lead(math.fsum(weight * lead.log for weight, lead in zip(weights, leads)) / total, 1 / math.sqrt(total))

@@ -8,7 +8,8 @@ import pytest
 import replay
 from simulated import Bursts, Gpu
 
-from autotuned.search import race, scale
+from autotuned.search import race
+from autotuned.search import trial as scale
 from autotuned.search.rounds import Drift
 from autotuned.search.trial import Trial
 
@@ -94,6 +95,18 @@ def test_places_that_differ_by_chance_count_by_what_they_tell_and_others_alike()
     apart = scale.mean_lead([exact, *(scale.Lead(lead, 0.002) for lead in (-0.03, -0.03, -0.03))])
     assert apart.log == pytest.approx((0.005 - 0.09) / 4, abs=2e-3) and apart.error > 0.006
     assert scale.mean_lead([exact]) == exact
+
+
+def test_a_last_comparison_that_by_chance_says_less_than_the_race_confirms_it_and_one_that_says_otherwise_does_not() -> (
+    None
+):
+    chance = random.Random(5)
+    raced = tuple(trial(at, *[us * chance.gauss(1, 0.02) for _ in range(24)]) for at, us in enumerate((100.0, 104.0)))
+    for us, won in ((101.5, True), (98.0, False)):
+        pair = [
+            trial(at, *[mean + step for step in (-2.0, -1.0, 0.0, 1.0, 2.0) * 4]) for at, mean in enumerate((100.0, us))
+        ]
+        assert race.Duel(*pair, raced=raced).is_won is won
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "add"])

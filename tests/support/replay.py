@@ -19,7 +19,7 @@ from simulated import Gpu
 
 import autotuned
 from autotuned import autotune
-from autotuned.search import race, racing, sampling, timers
+from autotuned.search import race, racing, timers
 from autotuned.search.timers import Timer
 from autotuned.search.trial import Trial
 
