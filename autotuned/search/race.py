@@ -21,7 +21,7 @@ from autotuned.search.trial import (
     mean_lead,
     scale,
     weighed,
-)  # fmt: skip
+)
 from autotuned.store.record import Quality
 
 # Counts and thresholds were validated by replaying recorded GPU timings (docs/tuning.md): three samples tell a config
