@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Protocol as Protocol
 
     from typing_extensions import Self, dataclass_transform
+
+    from autotuned import errors as errors
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
 
@@ -122,6 +124,10 @@ class Later(ModuleType):
 def later(name: str) -> Any:
     """A lazy `autotuned.<name>`, for names used only inside functions; most imports at start served only searches."""
     return Later(f"autotuned.{name}")
+
+
+if not TYPE_CHECKING:
+    errors = later("errors")  # raised by everything and seldom: its 40 classes take as long to make as 5 modules
 
 
 def loaded(name: str) -> Any:

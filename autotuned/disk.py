@@ -1,4 +1,4 @@
-"""Robust file access: tolerant reads, atomic writes, damaged files moved aside."""
+"""Robust file access: tolerant reads, atomic writes, valid names, damaged files moved aside."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, digest
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
@@ -211,17 +212,6 @@ def text(data: Json) -> str:
     return json.dumps(data, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-def json_head(content: bytes, last: str) -> dict[str, Json] | None:
-    """The fields of an object before its list `last`, from the start of a file by `text`; None if that is too short."""
-    # In a string the quotes would be escaped; in a nested object the rest would be unbalanced.
-    head, found, _ = content.partition(f', "{last}": ['.encode())
-    try:
-        fields = parse_json(head + b"}") if found else None
-    except ValueError:
-        return None
-    return fields if isinstance(fields, dict) else None
-
-
 def write_text(path: Path, content: str) -> None:
     """Replace a file atomically: readers see the old text or the new one, never a part.
 
@@ -376,6 +366,24 @@ def move_aside(path: Path, folder: Path) -> Path | None:
     except OSError:
         return None
     return target
+
+
+def safe_name(text: str) -> str:
+    """Lower-case letters, digits, '.', '_' and '-' only; each run of others becomes one '-'."""
+    words = "".join(letter if letter in _SAFE else " " for letter in text.lower()).split(" ")
+    return "-".join(filter(None, words)).strip("-.")
+
+
+_SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
+# Device names on Windows, with any suffix.
+_RESERVED = frozenset(["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))])
+
+
+@lru_cache(maxsize=1024)
+def file_stem(name: str) -> str:
+    """A valid file name, without suffix, for any text: the text itself if possible, else a safe form with a hash."""
+    safe = safe_name(name)[:120]
+    return safe if safe == name and safe.partition(".")[0] not in _RESERVED else f"{safe}-{digest(name)[:8]}"
 
 
 def cache_dir(setting: str) -> Path:

@@ -74,7 +74,7 @@ _handles: tuple[Handle, ...] = ()
 _counts: dict[tuple[str, str], list[float]] = {}  # by kernel and kind: events, seconds
 _starters: list[Callable[[], None]] = []
 _telling = threading.local()
-_is_begun = False
+is_begun = False  # whether events were ever requested
 
 
 def _forked() -> None:  # another thread may have held the lock
@@ -136,20 +136,15 @@ def emit(kind: str, kernel: str, key: str = "", seconds: float = 0.0, reason: st
 
 def begin() -> None:
     """Start what only events need: watching Triton's compiler."""
-    global _is_begun
-    _is_begun = True
+    global is_begun
+    is_begun = True
     while _starters:
         _starters.pop()()
 
 
-def is_begun() -> bool:
-    """Whether events were ever requested."""
-    return _is_begun
-
-
 def when_begun(start: Callable[[], None]) -> None:
     """Call a function once events are requested, or now if they were."""
-    if _is_begun:
+    if is_begun:
         start()
     else:
         _starters.append(start)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from autotuned.errors import EncodingError, RecordError
+from autotuned._startup import errors
 
 Json = Any
 Fallback = Callable[[Any, str], Json]
@@ -78,7 +78,7 @@ def _numpy_scalar(value: Any, where: str, fallback: Fallback | None) -> Json:
 
 def unencodable(value: Any, where: str) -> Json:
     """Raise EncodingError for a value that has no spelling."""
-    raise EncodingError(
+    raise errors.EncodingError(
         f"{where}: expected None, bool, int, float, str, bytes, tuple, list, dict, enum, dtype, device or a numpy "
         f"scalar, got {type(value).__module__}.{type(value).__qualname__}. Pass one of these, or leave it out of key.",
         where=where,
@@ -172,7 +172,7 @@ def too_deep(value: Any, where: str) -> None:
 
 def _refuse(value: Any, problem: str, where: str) -> None:
     root = where.partition("[")[0]
-    raise EncodingError(
+    raise errors.EncodingError(
         f"{root}: expected values nested at most {DEPTH} deep, got a {type(value).__name__} {problem}. Leave "
         "it out of key, or name a callable in key that returns its relevant part.",
         where=root,
@@ -300,9 +300,9 @@ def is_finite(value: Json) -> bool:
         return False
 
 
-def wrong(where: str, expected: str, got: Json) -> RecordError:
+def wrong(where: str, expected: str, got: Json) -> errors.RecordError:
     """The error for a field that violates its schema."""
-    return RecordError(f"{where}: expected {expected}, got {type(got).__name__} {_short(got)}.", where=where)
+    return errors.RecordError(f"{where}: expected {expected}, got {type(got).__name__} {_short(got)}.", where=where)
 
 
 def _short(value: Json) -> str:

@@ -189,27 +189,6 @@ def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
         disk.read_json(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("content", "head"),
-    [
-        ('{"a": 1, "b": {"timings": 2}, "timings": [1, 2', {"a": 1, "b": {"timings": 2}}),
-        ('{"a": "\\u00e9,", "timings": [', {"a": "\u00e9,"}),
-        ('{"a": ", \\"timings\\": [", "timings": [', {"a": ', "timings": ['}),
-        ('{"a": {"b": 1, "timings": []}, "timings": [', None),
-        ('{"timings": [', None),
-        ('{"a": 1, "b": [1,', None),
-        ('{"a": NaN, "timings": [', None),
-        ('{"a": 1e999, "timings": [', None),
-        ('[1, "timings": [', None),
-        ("[" * 5000 + ', "timings": [', None),
-        ("", None),
-        ('{1: 1, "timings": [', None),
-    ],
-)
-def test_the_first_fields_of_a_file_are_parsed_without_the_rest(content: str, head: Any) -> None:
-    assert disk.json_head(content.encode("utf-8"), "timings") == head
-
-
 def test_json_is_written_as_one_ascii_line_and_read_back(tmp_path: Path) -> None:
     data = {"b": [1, 2.5, None, True], "a": "é\ud800"}
     assert disk.text(data) == '{"b": [1, 2.5, null, true], "a": "\\u00e9\\ud800"}\n'
@@ -220,6 +199,33 @@ def test_json_is_written_as_one_ascii_line_and_read_back(tmp_path: Path) -> None
 def test_what_json_has_not_is_never_written() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         disk.text({"a": float("nan")})
+
+
+# -- names ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("a/b\\c", "a-b-c"),
+        ("..", ""),
+        ("../x", "x"),
+        ("A  B", "a-b"),
+        ("µ-GPU", "gpu"),
+        ("-x-", "x"),
+        ("a.b_c-1", "a.b_c-1"),
+    ],
+)
+def test_safe_names_hold_no_separators_spaces_or_capitals(text: str, name: str) -> None:
+    assert disk.safe_name(text) == name
+
+
+@pytest.mark.parametrize("name", ["con", "NUL", "aux", "com1", "lpt9", "con.k", "aux.kernels.matmul"])
+def test_no_file_is_called_what_windows_takes_for_a_device(name: str) -> None:
+    stem = disk.file_stem(name)
+    assert stem.partition(".")[0] != name.lower().partition(".")[0] or "-" in stem
+    assert stem != name
+    assert disk.file_stem("app.con") == "app.con"
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import Frozen, later, loaded
-from autotuned.errors import ArgumentNameError, DecorationError
+from autotuned._startup import Frozen, errors, later, loaded
 from autotuned.key import source
 from autotuned.key.key import KeySpec
 from autotuned.resolve.request import Options, checked_members
@@ -192,7 +191,7 @@ class _Given(Frozen):
     def _kernel(self, tunable: TunableKernel) -> Any:
         self._refuse_shared_name(tunable)
         if self.distributions:
-            raise DecorationError(
+            raise errors.DecorationError(
                 f"`{tunable.name}`: toolchain: expected none for a kernel, whose key has Triton and ptxas, got "
                 f"{list(self.distributions)}. Put other dependencies of the choice into version=."
             )
@@ -225,7 +224,7 @@ class _Given(Frozen):
         if place is not None and place == new[1]:
             _explicit_names[self.name] = new
         elif taken != tunable.source:
-            raise DecorationError(
+            raise errors.DecorationError(
                 f"@autotune: name={self.name!r} is taken by a kernel with different source. Names must be unique: "
                 "records and config files are found by them."
             )
@@ -245,18 +244,18 @@ class _Given(Frozen):
         """Refuse `bucket=` and `nearest=` for arguments that are not in the key."""
         for argument, function in self.bucket.items():
             if not callable(function):
-                raise DecorationError(
+                raise errors.DecorationError(
                     f"`{tunable.name}`: bucket: expected a callable for {argument!r}, such as autotuned.pow2, got "
                     f"{function!r:.60}."
                 )
             if self.key is None or argument not in self.key:
-                raise DecorationError(
+                raise errors.DecorationError(
                     f"`{tunable.name}`: bucket: {argument!r} must be listed in key=[...]; without a list every exact "
                     "shape is in the key and a bucket changes nothing."
                 )
         in_key = [p.name for p in tunable.parameters if self.key is None or p.constexpr or p.name in self.key]
         if self.nearest and (wrong := neighbours.check(self.nearest, in_key, tunable.name)):
-            raise DecorationError(wrong)
+            raise errors.DecorationError(wrong)
 
     def _checked_configs(self, tunable: Tunable) -> list[Any]:
         if callable(self.configs):
@@ -308,12 +307,12 @@ class _Given(Frozen):
     def _objectives(self, tunable: Tunable) -> dict[str, Any]:
         """The objective, and the default one."""
         if self.objective not in (None, "kernel", "call"):
-            raise DecorationError(
+            raise errors.DecorationError(
                 f"`{tunable.name}`: objective: expected 'kernel' or 'call', got {self.objective!r:.60}. The first is "
                 "the device's time, the second what one call costs where the host may be the limit."
             )
         if self.objective is not None and self.do_bench is not None:
-            raise DecorationError(
+            raise errors.DecorationError(
                 f"`{tunable.name}`: objective: expected none with do_bench=, warmup=, rep= or use_cuda_graph=, which "
                 f"decide what is measured, got {self.objective!r}. Remove one of them."
             )
@@ -326,7 +325,7 @@ RULES = " For rules write autotuned.within('5%')."
 
 def _checked_dict(label: str, what: str, given: Any, hint: str = "") -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
-        raise DecorationError(
+        raise errors.DecorationError(
             f"@autotune: {label}: expected a dict of {what} by argument name, got {given!r:.60}.{hint}"
         )
     return dict(given or {})
@@ -334,7 +333,7 @@ def _checked_dict(label: str, what: str, given: Any, hint: str = "") -> dict[str
 
 def _checked_distributions(given: Any) -> tuple[str, ...]:
     if isinstance(given, str):
-        raise DecorationError(
+        raise errors.DecorationError(
             f"@autotune: toolchain: expected a list of distributions, got {given!r:.60}. Write "
             f"toolchain=[{given!r:.60}]."
         )
@@ -343,7 +342,7 @@ def _checked_distributions(given: Any) -> tuple[str, ...]:
 
 def _refuse_both(names: Sequence[str], zeroed: Sequence[str], kernel: str, label: str, does: str) -> None:
     for name in sorted(set(names) & set(zeroed)):
-        raise ArgumentNameError(
+        raise errors.ArgumentNameError(
             f"`{kernel}`: {name!r} is in both {label} and reset_to_zero. The first {does}, the second overwrites it "
             "with zeros: name it in one.",
             name=name,
@@ -355,14 +354,16 @@ def _checked_searches(max_searches: Any) -> float:
     if max_searches is None:
         return math.inf
     if type(max_searches) is not int or max_searches < 0:
-        raise DecorationError(f"@autotune: max_searches: expected a number of searches or None, got {max_searches!r}.")
+        raise errors.DecorationError(
+            f"@autotune: max_searches: expected a number of searches or None, got {max_searches!r}."
+        )
     return max_searches
 
 
 def _checked_budget(budget_s: Any) -> float | None:
     is_number = isinstance(budget_s, (int, float)) and not isinstance(budget_s, bool)
     if budget_s is not None and not (is_number and budget_s > 0):
-        raise DecorationError(
+        raise errors.DecorationError(
             f"@autotune: budget_s: expected seconds above 0 or None, got {budget_s!r}. default= keeps a kernel from "
             "searching, mode 'off' a whole program."
         )
@@ -388,22 +389,22 @@ def _decorated_function(fn: Any) -> Any:
         versions.check()
     if is_kernel:
         if any(triton_names.is_tuner(layer) for layer in triton_names.layers(fn)):
-            raise DecorationError(
+            raise errors.DecorationError(
                 "@autotune: expected a kernel that is not tuned yet, got one under another autotune. "
                 "Keep one of the two decorators."
             )
     elif _is_tuned_function(fn):
-        raise DecorationError("@autotune: this callable is tuned already. Keep one of the two decorators.")
+        raise errors.DecorationError("@autotune: this callable is tuned already. Keep one of the two decorators.")
     elif inspect.isclass(fn) or not callable(fn):
-        raise DecorationError(
+        raise errors.DecorationError(
             f"@autotune: expected a @triton.jit kernel or a function, got {fn!r:.80}. The order is "
             "@autotune(...) on top, then @triton.heuristics if any, then @triton.jit."
         )
     function = source.python_function(fn)
     if function is None:
-        raise DecorationError(f"@autotune: expected something with a Python function inside, got {fn!r:.80}.")
+        raise errors.DecorationError(f"@autotune: expected something with a Python function inside, got {fn!r:.80}.")
     if not is_kernel and function.__code__.co_flags & _LATER:
-        raise DecorationError(
+        raise errors.DecorationError(
             f"@autotune: expected a function that does its work when called, got {fn!r:.80}, which is async or a "
             "generator: only its creation would be measured. Tune the plain function inside."
         )

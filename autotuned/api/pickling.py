@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env
-from autotuned.errors import DecorationError
+from autotuned._startup import errors
 from autotuned.key import source
 from autotuned.triton_compat import kernel as triton_names
 
@@ -56,7 +56,7 @@ class Named:
         except (AttributeError, ImportError):
             found = None
         if found is not self and not any(layer is self for layer in triton_names.layers(found)):
-            raise DecorationError(
+            raise errors.DecorationError(
                 f"`{'.'.join(place)}`: a tuned object is pickled by the name of its function: expected it there, got "
                 f"{found!r:.80}. Give it that name in its module."
             )

@@ -1,4 +1,4 @@
-"""Reports choices the way Triton's tuner does: its listener, its attributes, its printed lines."""
+"""Reports choices the way Triton's tuner does: its listener, its attributes, its printed lines, its error."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from triton.runtime.autotuner import AutotunerError
+
+from autotuned.errors import PruningError
 from autotuned.key import opaque
 from autotuned.store.choice import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
@@ -63,3 +66,17 @@ def _config(form: Mapping[str, Json]) -> Any:
 
     fields = {name: value for name, value in form.items() if name != "pre_hook"}
     return triton.Config(**fields)
+
+
+class TritonPruningError(PruningError, AutotunerError):  # type: ignore[misc]  # Triton is untyped
+    """Pruning failed; also Triton's own error for it, which callers may catch."""
+
+    def __init__(self, error: Exception) -> None:
+        PruningError.__init__(self, str(error), **vars(error))
+        self.message = str(error)
+
+    def __str__(self) -> str:
+        return f"Autotuner error: {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TritonPruningError, (PruningError(self.message, kernel=self.kernel),)

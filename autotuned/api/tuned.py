@@ -9,12 +9,11 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from triton.runtime.autotuner import AutotunerError, Heuristics
+from triton.runtime.autotuner import Heuristics
 
 from autotuned import _native, env
-from autotuned._startup import Frozen, later
+from autotuned._startup import Frozen, errors, later
 from autotuned.api.pickling import CaseGenerator, Named
-from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key.key import is_tensor, sizes_of
 from autotuned.launch import launcher
 from autotuned.resolve.request import Options
@@ -93,20 +92,6 @@ class Mirror(dict[Any, Any]):
     def _forget(self, key: Any) -> None:
         self.pins.discard(key)
         self._on_change()
-
-
-class TritonPruningError(PruningError, AutotunerError):  # type: ignore[misc]  # Triton is untyped
-    """Pruning failed; also Triton's own error for it, which callers may catch."""
-
-    def __init__(self, error: Exception) -> None:
-        PruningError.__init__(self, str(error), **vars(error))
-        self.message = str(error)
-
-    def __str__(self) -> str:
-        return f"Autotuner error: {self.message}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TritonPruningError, (PruningError(self.message, kernel=self.kernel),)
 
 
 class Decoration(Frozen):
@@ -245,8 +230,8 @@ class Tuned(Base, Autotuner, Named):
             self.nargs = readers.Watched(self.nargs, self.tuner.chooser.seen)
         try:
             return self.tuner.miss(args, kwargs, grid)
-        except PruningError as error:
-            raise TritonPruningError(error) from error
+        except errors.PruningError as error:
+            raise triton_listener.TritonPruningError(error) from error
         finally:
             self.nargs = None
 
@@ -258,7 +243,7 @@ class Tuned(Base, Autotuner, Named):
         return self.fn.run(*args, grid=grid, warmup=True, **call.kwargs, **config.all_kwargs())
 
     def _use_table(self, table: launcher.Launcher) -> None:
-        self._attach(launcher.in_c(table))
+        self._attach(table.in_c)
 
     def _configs_changed(self) -> None:
         self._seen = (self.configs, len(self.configs))
@@ -312,7 +297,7 @@ class Tuned(Base, Autotuner, Named):
             if question.launches:
                 return choice.config
             name, digest = self.tuner.tunable.name, question.key.digest
-            raise NotTunedError(
+            raise errors.NotTunedError(
                 f"`{name}`: expected a grid that launches something, got one of no blocks: nothing can be measured.",
                 kernel=name,
                 digest=digest,
@@ -358,7 +343,7 @@ class Tuned(Base, Autotuner, Named):
             NoDeviceError: There is no GPU, and Triton does not interpret.
         """
         if search and grid is None:
-            raise CallError(
+            raise errors.CallError(
                 f"`{self.tuner.tunable.name}`: expected a grid for prepare(search=True), got none. Write "
                 ".prepare(..., grid=grid, search=True).",
                 kernel=self.tuner.tunable.name,
@@ -392,7 +377,7 @@ class Decorated(Tuned):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """A call without a grid: always raises CallError."""
         name = self.tuner.tunable.name
-        raise CallError(
+        raise errors.CallError(
             f"`{name}`: expected a grid, got none. Write kernel[grid](...), or .run(..., grid=grid).", kernel=name
         )
 

@@ -16,7 +16,6 @@ from autotuned import disk
 from autotuned._startup import Frozen
 from autotuned.binaries.variant import Code, Form, Variant, check_launch, check_metadata
 from autotuned.errors import BinaryError
-from autotuned.gpu.device import file_stem
 from autotuned.typed_json import Json, canonical, integer, named, typed
 
 SCHEMA = 1
@@ -29,7 +28,7 @@ _SHARED = ("codes", "options", "metadata")  # shared by variants: once in the in
 
 def name_of(kernel: str) -> str:
     """The file name of a kernel: the config file's with another suffix."""
-    return f"{file_stem(kernel)}{SUFFIX}"
+    return f"{disk.file_stem(kernel)}{SUFFIX}"
 
 
 class Blob(Frozen):

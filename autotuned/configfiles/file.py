@@ -14,7 +14,7 @@ from autotuned.configfiles.entry import Entry as Entry
 from autotuned.configfiles.entry import check_values, fields_of, load_entry
 from autotuned.configfiles.entry import passed as passed
 from autotuned.errors import ConfigFileError, RecordError
-from autotuned.gpu.device import Device, file_stem, from_json
+from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key, check_device
 from autotuned.store import record
 from autotuned.typed_json import Json, canonical, typed
@@ -224,7 +224,7 @@ def split_context(context: Json) -> tuple[dict[str, Json], Json]:
 
 def file_name(kernel: str) -> str:
     """The file name of a kernel: its name made safe, with a hash if it had to change."""
-    return f"{file_stem(kernel)}.json"
+    return f"{disk.file_stem(kernel)}.json"
 
 
 def rounded(value: float | None) -> float | None:

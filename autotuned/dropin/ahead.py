@@ -19,9 +19,8 @@ from autotuned import env
 from autotuned.key.key import Key
 from autotuned.search import failures
 from autotuned.search.compiling import parallelism, threads
-from autotuned.search.compiling.compile import Wanted, in_order
+from autotuned.search.compiling.compile import Waiting, Wanted, in_order
 from autotuned.search.compiling.crew import Crew, shared_slots
-from autotuned.search.compiling.progress import Waiting
 from autotuned.store import layout, records
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache, compiled, frontend, kernel, specialization

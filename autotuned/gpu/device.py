@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from autotuned._startup import Frozen
-from autotuned.errors import NoDeviceError
-from autotuned.typed_json import Json, digest
+from autotuned._startup import Frozen, errors
+from autotuned.disk import safe_name
+from autotuned.typed_json import Json
 
 
 class Device(Frozen):
@@ -34,27 +34,6 @@ class Device(Frozen):
             return "cpu-interpreter"
         parts = [self.name, self.arch, str(self.sm_count), *([self.mig] if self.mig else [])]
         return safe_name("-".join(["cpu", *parts] if self.kind == "cpu" else parts))
-
-
-def safe_name(text: str) -> str:
-    """Lower-case letters, digits, '.', '_' and '-' only; each run of other characters becomes one '-'."""
-    # Without `re`: compiling a pattern takes 0.2 ms at process start.
-    words = "".join(letter if letter in _SAFE else " " for letter in text.lower()).split(" ")
-    return "-".join(filter(None, words)).strip("-.")
-
-
-_SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
-
-
-# Device names on Windows, with any suffix.
-_RESERVED = frozenset(["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))])
-
-
-@lru_cache(maxsize=1024)
-def file_stem(name: str) -> str:
-    """A valid file name, without suffix, for any text: the text itself if possible, else a safe form with a hash."""
-    safe = safe_name(name)[:120]
-    return safe if safe == name and safe.partition(".")[0] not in _RESERVED else f"{safe}-{digest(name)[:8]}"
 
 
 INTERPRETER = Device("cpu", "interpreter", "interpreter", 0)
@@ -123,7 +102,7 @@ def cuda(index: int | None = None) -> Device:
     if is_original and index is not None and (index, id(query)) in _seen:
         return _seen[index, id(query)]
     if not torch.cuda.is_available():
-        raise NoDeviceError(
+        raise errors.NoDeviceError(
             "Expected a GPU to launch a compiled Triton kernel on, and torch.cuda sees none. To run on the CPU, set "
             "TRITON_INTERPRET=1 before triton is first imported; `autotuned tune` does so by itself."
         )

@@ -21,7 +21,6 @@ from autotuned.key.source import (
     attributes,
     is_exact,
     is_settled,
-    package_of,
     same_items,
 )
 from autotuned.typed_json import DEPTH, Json, encode, is_numpy_scalar, type_name
@@ -114,7 +113,7 @@ def spell(value: Any, where: str, depth: int = 0) -> Json:
 
 
 def _taken_apart(value: Any, where: str) -> Json:
-    walk = ExactWalk(package_of(value))
+    walk = ExactWalk(value)
     if not is_tensor(value):
         walk.value("value", value)
     if walk.opaque or not walk.lines:

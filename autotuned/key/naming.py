@@ -12,6 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from autotuned import env
+from autotuned.key.reach import is_toolchain, python_function
 from autotuned.key.source_text import Body, text
 
 BY_PATH_PREFIX = "autotuned_target_"
@@ -90,6 +91,23 @@ def home_of(module: str) -> str:
     if isinstance(file, str):
         return _module(module, file, file) or ""
     return "" if _is_script(module) or loaded is None else module
+
+
+def package_of_code(value: Any) -> str:
+    """The package a value's code belongs to; wrappers from other packages are looked through."""
+    function = None if isinstance(value, type) else python_function(value)
+    for _ in range(32):
+        wrapped = getattr(function, "__wrapped__", None)
+        if not isinstance(wrapped, FunctionType):
+            break
+        function = wrapped
+    if function is not None:
+        return package_of(function)
+    kind = value if isinstance(value, type) else type(value)
+    top = kind.__module__.partition(".")[0]
+    if is_toolchain(top) or top in sys.stdlib_module_names:
+        return ""  # versioned, and its methods reach half of torch
+    return package_of_class(kind) or ""
 
 
 def package_of(function: FunctionType) -> str:

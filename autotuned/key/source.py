@@ -12,18 +12,16 @@ from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env
-from autotuned._startup import later
-from autotuned.errors import EncodingError
-from autotuned.key import naming
+from autotuned._startup import errors, later
 from autotuned.key.reach import NO_HOLDER, body_of, cells, is_toolchain, is_triton_function, layers, uses
 from autotuned.key.reach import python_function as python_function
 from autotuned.key.source_text import Body, text
 from autotuned.typed_json import Json, canonical, encode, type_name
 
 if TYPE_CHECKING:
-    from autotuned.key import classes, held
+    from autotuned.key import classes, held, naming
 else:
-    classes, held = later("key.classes"), later("key.held")
+    classes, held, naming = map(later, ("key.classes", "key.held", "key.naming"))
 
 DEPTH = 64  # of nested values, and of calls
 LINES = 100_000  # of one fingerprint: mutual references can grow exponentially
@@ -65,7 +63,7 @@ class Fingerprint:
         """SHA-256, in hex; see `fingerprint`."""
         known, walk = self._latest
         if walk is None or not all([check() for check in walk.checks]):  # noqa: C419 - at each miss, and twice as fast
-            walk = self._walk(package_of(self._function), self._array)
+            walk = self._walk(self._function, self._array)
             walk.top(self._function, self._nameless)
             known = walk.digest()
             self._latest = known, walk
@@ -107,33 +105,20 @@ def public_name(value: Any) -> str:
     return naming.public_name(body)
 
 
-def package_of(value: Any) -> str:
-    """The package a value's code belongs to; wrappers from other packages are looked through."""
-    function = None if isinstance(value, type) else python_function(value)
-    for _ in range(32):
-        wrapped = getattr(function, "__wrapped__", None)
-        if not isinstance(wrapped, FunctionType):
-            break
-        function = wrapped
-    if function is not None:
-        return naming.package_of(function)
-    kind = value if isinstance(value, type) else type(value)
-    top = kind.__module__.partition(".")[0]
-    if is_toolchain(top) or top in sys.stdlib_module_names:
-        return ""  # versioned, and its methods reach half of torch
-    return naming.package_of_class(kind) or ""
-
-
 class Walk:
     """Collect one line per function and per used value, in an order that only the code decides.
 
     Functions are numbered in order of appearance, since module names differ when run as a script.
+
+    Args:
+        of: Code of its package is examined, other code is named.
+        array: See `Fingerprint`.
     """
 
     _most, _sorts = LINES, True  # the most lines, and whether dicts are sorted
 
-    def __init__(self, package: str, array: Callable[[Any], Json] | None = None) -> None:
-        self.package = package
+    def __init__(self, of: Any, array: Callable[[Any], Json] | None = None) -> None:
+        self._of = of
         self.blurred = False  # whether `exact.ExactWalk` may record more
         self.lines: list[str] = []
         self.checks: list[Callable[[], bool]] = []
@@ -144,6 +129,21 @@ class Walk:
         self._holders: list[Any] = []  # kept alive: their ids are in use
         self._open: dict[int, str] = {}  # values in progress, by id
         self._depth = 0
+
+    @functools.cached_property
+    def package(self) -> str:
+        """The package whose code is examined; a kernel that uses nothing but Triton is never asked."""
+        return naming.package_of_code(self._of)
+
+    @property
+    def _is_of_triton(self) -> bool:
+        """Whether the package is Triton's own, which most code's file and module do not even name."""
+        function = None if isinstance(self._of, type) else python_function(self._of)
+        if function is not None and not hasattr(function, "__wrapped__"):
+            scope = function.__globals__
+            if "triton" not in f"{scope.get('__name__')} {scope.get('__file__')} {function.__code__.co_filename}":
+                return False
+        return self.package == "triton"
 
     def digest(self) -> str:
         """SHA-256 of the lines, in hex."""
@@ -261,7 +261,7 @@ class Walk:
     def _module(self, name: str, module: ModuleType, whole: bool) -> None:
         """Record a foreign module by name, an own module by what is read of it (all of it if it is passed on)."""
         is_plain = sys.modules.get(module.__name__) is module
-        if is_plain and module.__name__ in ("triton", "triton.language") and self.package != "triton":
+        if is_plain and module.__name__ in ("triton", "triton.language") and not self._is_of_triton:
             return
         is_own = not is_plain or naming.package_of_module(module) == self.package
         if not is_own:
@@ -304,7 +304,7 @@ class Walk:
         else:
             try:
                 self.lines.append(f"{name} = {canonical(self._plain(name, value))}")
-            except EncodingError:
+            except errors.EncodingError:
                 self._object(name, value, whole)
             else:
                 self._methods(name, value, whole)
@@ -353,7 +353,7 @@ class Walk:
 
     def _apart(self, name: str, item: Any) -> str:
         """A value's own text, independent of what was recorded before."""
-        walk = type(self)(self.package, self._array)
+        walk = type(self)(self._of, self._array)
         walk._open, walk._depth = dict(self._open), self._depth
         walk.value("", item)
         self.blurred |= walk.blurred

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from autotuned.errors import EncodingError
-from autotuned.key.source import Fingerprint, Opaque, Walk, is_function, package_of
+from autotuned.key.source import Fingerprint, Opaque, Walk, is_function
 from autotuned.typed_json import Json, encode, type_name
 
 
@@ -47,7 +47,7 @@ def of_value(value: Any, where: str, array: Callable[[Any], Json] | None = None)
     if is_function(value):
         found = _of_function(value, array)
         return {"function": _checked(found.value(), found.opaque, value, where)}
-    walk = Walk(package_of(value), array)
+    walk = Walk(value, array)
     walk.value("value", value)
     kind = value if isinstance(value, type) else type(value)
     spelled = ["class" if kind is value else "value", [kind.__qualname__, walk.digest()]]

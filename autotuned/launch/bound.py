@@ -127,23 +127,18 @@ def _write_zero(tensor: Any) -> None:
 
 def through_triton(tunable: Tunable, names: Sequence[str], config: Any) -> Run:
     """Launch through Triton with the chosen config: always correct, but as slow as Triton."""
-    kernel = tunable.fn
+    kernel, constants = tunable.fn, {**config.all_kwargs(), "warmup": False}
 
-    def launch(**arguments: Any) -> Any:
+    def launch(values: tuple[Any, ...], grid: Any) -> Any:
+        arguments = dict(zip(names, values))
         try:
-            return kernel.run(**arguments)  # looked up each time, since others may replace `JITFunction.run`
+            # Looked up each time, since others may replace `JITFunction.run`.
+            return kernel.run(grid=grid, **arguments, **constants)
         except Exception as error:
-            refuse_grid(arguments.pop("grid"), arguments, tunable.name, error)
+            refuse_grid(grid, {**arguments, **constants}, tunable.name, error)
             raise
 
-    made: list[Run] = []
-
-    def by_name(values: tuple[Any, ...], grid: Any) -> Any:
-        if not made:  # most are launched directly
-            made.append(codegen.by_name(launch, names, (), {**config.all_kwargs(), "warmup": False}, takes_grid=True))
-        return made[0](values, grid)
-
-    return by_name
+    return launch
 
 
 def launching(run: Run, again: Run | None) -> Run:

@@ -135,13 +135,11 @@ def by_name(
     names: Sequence[str],
     positional: Sequence[str],
     constants: Mapping[str, Any],
-    takes_grid: bool = False,
 ) -> Callable[[tuple[Any, ...], Any], Any]:
     """`f(values, grid)` calling `function` with values by name (`positional` ones by place) and `constants`."""
     ours = private_prefix([*names, *constants])
     passed = [name if name in positional else f"{name}={name}" for name in names]
     passed += [f"{name}={ours}{i}" for i, name in enumerate(constants)]  # `**` would cost 0.2 us
-    passed += [f"grid={ours}grid"] if takes_grid else []
     unpacked = f"    {''.join([f'{name}, ' for name in names])}= {ours}values\n" if names else ""
     return _define(
         f"def written({ours}values, {ours}grid):\n{unpacked}    return {ours}function({', '.join(passed)})",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import _native, env
 from autotuned._startup import Frozen, later
 from autotuned.key.key import KeySpec
-from autotuned.store import layout
+from autotuned.store import record
 from autotuned.triton_compat import fingerprint, kernel, versions
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LazyDevice:
         """The function returning the index."""
         if self._get is None:
             if not self._needs_no_key():
-                fingerprint.begin(layout.root())
+                fingerprint.begin(record.root())
             self._get = kernel.current_device_getter()
         return self._get
 
@@ -81,6 +81,8 @@ class Joined:
         self.in_c = in_c
         self._make = in_python
         self._rest: table.PyLauncher | None = None
+        #: What is bound for these argument values, or None: the function in C as long as that has all of them.
+        self.find: Callable[[tuple[Any, ...]], Any] = in_c.find
         self.cleared = 0  # how many times
 
     @property
@@ -93,8 +95,7 @@ class Joined:
         """Number of evicted entries."""
         return sum(table.evictions for table in self._tables())
 
-    def find(self, values: tuple[Any, ...]) -> Any:
-        """What is bound for these argument values, or None."""
+    def _find_in_both(self, values: tuple[Any, ...]) -> Any:
         found = self.in_c.find(values)
         return found if found is not None or self._rest is None else self._rest.find(values)
 
@@ -103,7 +104,7 @@ class Joined:
         if self.in_c.bind(values, bound):
             return True
         if self._rest is None:
-            self._rest = self._make()
+            self._rest, self.find = self._make(), self._find_in_both
         return self._rest.bind(values, bound)
 
     def bounds(self) -> list[Any]:
@@ -146,11 +147,6 @@ def base() -> type:
 def heuristics_base() -> type:
     """The base class that gives `Heuristics` its `[]` in C."""
     return table.HeuristicsBase if _native.extension is None else _native.extension.HeuristicsBase
-
-
-def in_c(table: Launcher) -> Any:
-    """The table in C, which the extension's `Base` queries by itself, or None."""
-    return table.in_c if isinstance(table, Joined) else None
 
 
 def uses_c() -> bool:

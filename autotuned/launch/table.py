@@ -152,6 +152,7 @@ class PyLauncher:
     """
 
     name = "python"
+    in_c: Any = None  # as of `launcher.Joined`: the table in C, which the extension's `Base` queries by itself
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from autotuned.recording.file import RecordedCall, Tail, Writer
 from autotuned.resolve import explain
 from autotuned.search.job import Progress
 from autotuned.store import records
+from autotuned.store.record import look_up
 from autotuned.typed_json import Json, canonical
 
 POLL_S = 2.0  # between two looks at the recording
@@ -298,7 +299,7 @@ def duration_us(call: RecordedCall) -> float:
 
 
 def _record_us(call: RecordedCall) -> float | None:
-    found = records.look_up(call.key)[0]
+    found = look_up(call.key)[0]
     return found.median_us if found is not None and found.winner is not None else None
 
 

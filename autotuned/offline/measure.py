@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from autotuned.configfiles import file, lookup
@@ -55,9 +56,13 @@ class Measurer:
 
     def __init__(self, cases: Cases, device: str, force: bool, observer: Observer, follows: bool = False) -> None:
         self._device, self._force, self._observer, self._follows = device, force, observer, follows
-        self._members = Members(cases, device)
+        self._cases = cases
         self._outdated: set[str] = set()  # kernels reported to have configs without a recorded grid
         self.seen: set[str] = set()
+
+    @cached_property
+    def _members(self) -> Members:
+        return Members(self._cases, self._device)
 
     def measure(self, case: Case, budget_s: float | None) -> MeasuredCase:
         """Choose a config for a case, searching for at most `budget_s`; with 0 nothing is started."""
@@ -145,7 +150,7 @@ class Measurer:
         self.seen.add(key.digest)
         self._observer.begin(result)
         searches, before = tuner.cache_info().searches, records.read_of(key)
-        members = self._members.of(case, call) if is_new else ()
+        members = self._members.of(case, call) if is_new and tuner.options.members > 1 else ()
         served = self._served(case.found, call, key) if self._follows else None
         question, choice = tuner.tune(call, force, self._observer.observe, budget_s, excluded, is_new, members, served)
         if not question.launches:

@@ -39,8 +39,6 @@ class Members:
     def of(self, case: Case, call: Call) -> tuple[Member, ...]:
         """The calls to optimize a case's choice for, its own first; empty if it is the only one."""
         found, options = case.found, case.found.tuner.options
-        if options.members < 2:
-            return ()
         chooser = found.tuner.chooser
         part, own = canonical(chooser.part(call)), sizes_of(found, call.arguments)
         if id(found.tuned) not in self._known:

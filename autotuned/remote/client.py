@@ -19,7 +19,7 @@ from autotuned.remote import ending, outbox
 from autotuned.remote.place import MAX_RECORD_BYTES, Place, record_name
 from autotuned.remote.worker import LATER, SENT, Job, Worker
 from autotuned.store import better, layout, locks, records
-from autotuned.store.record import TuningRecord
+from autotuned.store.record import TuningRecord, inspect
 
 log = logging.getLogger("autotuned")
 
@@ -262,7 +262,7 @@ class Client:
         letter = outbox.letter(self._box, digest)
         found, again, fence = self._unsent.get(digest, (None, False, 0))
         if found is None and letter is not None:
-            found, again, fence = records.inspect(letter.record)[0], letter.again, letter.fence
+            found, again, fence = inspect(letter.record)[0], letter.again, letter.fence
             if (found is None or found.winner is None) and not outbox.is_lost(letter):
                 return  # not written yet
         if found is not None and found.winner is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from autotuned.key.key import Key, pow2
@@ -11,31 +10,7 @@ from autotuned.typed_json import Json, canonical
 
 log = logging.getLogger("autotuned")
 
-COUNT, WINDOW_S = 16, 60.0  # kernels have a handful of problems; more in a minute is a changing shape
 LIMIT = 4096  # counted keys of a kernel, to bound memory
-
-
-class Storm:
-    """The latest searched keys of a kernel."""
-
-    def __init__(self) -> None:
-        self._latest: deque[tuple[float, Key]] = deque(maxlen=COUNT)
-        self._said = False
-
-    def note(self, key: Key, now_s: float) -> str | None:
-        """Note a key; returns a warning once, after `COUNT` keys within `WINDOW_S` seconds.
-
-        Args:
-            key: One that was searched for; repeats, as in mode "search", do not count.
-            now_s: A clock that stops during searches: what counts is how the program calls.
-        """
-        if any(key == noted for _, noted in self._latest):
-            return None
-        self._latest.append((now_s, key))
-        if self._said or len(self._latest) < COUNT or now_s - self._latest[0][0] > WINDOW_S:
-            return None
-        self._said = True
-        return advice([key for _, key in self._latest])
 
 
 class Untuned:

@@ -10,44 +10,44 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import later
-from autotuned.errors import AllConfigsFailedError
+from autotuned._startup import errors, later
 from autotuned.key.key import Key, call_part
 from autotuned.resolve import active, sources
-from autotuned.resolve.offering import Offering
 from autotuned.resolve.request import Chosen, Context, Options, Question, State, is_sealed, may_be_sealed, spell
-from autotuned.store import conditions, layout, records
+from autotuned.store import conditions
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, each
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.call import Call
+from autotuned.tunable.call import Call, refuse_conflicts
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
-    from autotuned.resolve import advice, explain, fallback, fleet, sealing, searcher
+    from autotuned.resolve import advice, explain, fallback, fleet, offering, sealing, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
-    from autotuned.store import locks
+    from autotuned.store import layout, locks, records
     from autotuned.tunable.tunable import Tunable
 else:
     advice, explain, fleet = map(later, ("resolve.advice", "resolve.explain", "resolve.fleet"))
-    fallback = later("resolve.fallback")
+    fallback, offering = later("resolve.fallback"), later("resolve.offering")
     sealing, searcher, lookup = map(later, ("resolve.sealing", "resolve.searcher", "configfiles.lookup"))
-    exclusions, failures, locks = map(later, ("search.exclusions", "search.failures", "store.locks"))
+    exclusions, failures = later("search.exclusions"), later("search.failures")
+    layout, locks, records = later("store.layout"), later("store.locks"), later("store.records")
 
 log = logging.getLogger("autotuned")
 
 
-class Chooser(Offering):
+class Chooser:
     """Finds or makes the choice for calls of one tuned function.
 
     Args:
-        on_configs: See `Offering`.
+        on_configs: Called with a computed list of configs before it is used.
         on_written: Called with the arguments found to be written.
     """
 
     # Made when first needed.
+    _offering = cached_property(lambda self: offering.Offering(self.tunable, self.state, self._on_configs, self.seen))
     _searcher = cached_property(lambda self: searcher.Searcher(self.state))
     untuned = cached_property(lambda self: advice.Untuned())
 
@@ -55,7 +55,9 @@ class Chooser(Offering):
         self, tunable: Tunable, options: Options,
         on_configs: Callable[[list[Any]], None], on_written: Callable[[list[str]], None],
     ) -> None:  # fmt: skip
-        super().__init__(tunable, State(tunable, options, on_written), on_configs)
+        self.tunable, self.state, self._on_configs = tunable, State(tunable, options, on_written), on_configs
+        #: Arguments whose exact values were seen to decide which configs a call may use.
+        self.seen: set[str] = set()
         self._context = Context(tunable, options.version, options.trial)
         self.shipped = sources.Shipped(tunable, self._context)
 
@@ -68,6 +70,50 @@ class Chooser(Offering):
     def part(self, call: Call) -> Json:
         """Call part of the key; needs no context."""
         return call_part(self.options.spec, call.arguments, call.options, self.tunable.name, spell)
+
+    @property
+    def options(self) -> Options:
+        """The decorator's options at present."""
+        return self.state.options
+
+    @property
+    def narrows(self) -> bool:
+        """Whether calls with the same key may have different candidates."""
+        pruner = self.options.pruner()
+        return not (self.options.computed is None and pruner.early is None and pruner.perf_model is None)
+
+    def candidates(self, call: Call) -> Live:
+        """Live configs of a call by identity, in order: those that the pruner keeps and the grid launches.
+
+        Raises:
+            PruningError: A pruner left none.
+            ConfigError: A callable list returned none.
+            ValueError: The caller passes what a config sets.
+        """
+        if self.options.declared is not None and (live := self._offering.of_space(call)) is not None:
+            return live
+        return self._launching(call, self._unlaunched(call))
+
+    def _unlaunched(self, call: Call) -> Live:
+        """The candidates before the grid is asked which of them it launches."""
+        if self.narrows:
+            live = self._offering.left(call)
+        else:
+            live, names = self.state.listed(self.options.configs())
+            refuse_conflicts(self.tunable, call.args, call.kwargs, names)
+        live.untuned = next(iter(live), None)
+        return live if self.options.default is None else self._offering.with_default(call, live)
+
+    def _launching(self, call: Call, live: Live) -> Live:
+        """Those with a grid that is not empty (`32 // BLOCK` blocks may be none); all if every grid is empty."""
+        if not callable(call.grid) or len(live) < 2:
+            return live
+        names = [name for name, config in live.items() if self.tunable.launches(call, config)]
+        if len(names) == len(live) or not names:
+            return live
+        left = live.only(names)
+        left.whole = False
+        return left
 
     def question(self, call: Call, live: Candidates, mode: str, **more: Any) -> Question:
         """The question for a call."""
@@ -109,7 +155,7 @@ class Chooser(Offering):
 
     def _allowed(self, call: Call, pinned: Any, warns: bool = True) -> Any:
         """The pin, or None if the pruner drops it for this call: the cache's key may be coarser than the pruner."""
-        if pinned is None or self.allows(call, pinned, {}):
+        if pinned is None or self._offering.allows(call, pinned, {}):
             return pinned
         if warns:
             key, message = self.key(call), "`%s`: expected a pin in .cache that the pruner allows, got one that it "
@@ -135,7 +181,7 @@ class Chooser(Offering):
         if not callable(call.grid) or self.options.declared is not None or self.options.check is not None:
             live = self.candidates(call)
             return live, self._ready(call, live, mode) if len(live) > 1 else None
-        every = self._unlaunched(call, self.options.pruner())
+        every = self._unlaunched(call)
         choice = self._ready(call, every, mode) if len(every) > 1 else None
         if choice is not None and self.tunable.launches(call, choice.config):
             return every, choice
@@ -309,7 +355,7 @@ class Chooser(Offering):
     def default(self, call: Call, live: Candidates) -> Choice:
         """The untuned choice: `default=`, else the first config."""
         said = live.said if isinstance(live, Live) else None
-        return fallback.default(self.tunable, said[0] if said else self.default_for(call, live), call, live)
+        return fallback.default(self.tunable, said[0] if said else self._offering.default_for(call, live), call, live)
 
     def _for_now(self, question: Question) -> Choice:
         """An untuned choice that is not kept: memory is short, or there is nothing to launch."""
@@ -326,7 +372,7 @@ class Chooser(Offering):
         try:
             with sealing.searching(question.key) if may_be_sealed() else nullcontext():
                 return self._searcher.search(question) or self._for_now(question)
-        except AllConfigsFailedError as error:
+        except errors.AllConfigsFailedError as error:
             if self.options.default is None:
                 raise
             key, message = question.key, "`%s`: the search for key %s failed; its default= is used, untuned. %s"

@@ -16,10 +16,10 @@ from autotuned.key.key import Key
 from autotuned.key.nearest_key import Alike, Difference, differences, parts
 from autotuned.resolve import sealing
 from autotuned.resolve.request import Question
-from autotuned.store import listing, records
+from autotuned.store import listing
 from autotuned.store.choice import Candidates, Choice, Look, Origin, Place
 from autotuned.store.conditions import Conditions
-from autotuned.store.record import TuningRecord
+from autotuned.store.record import TuningRecord, look_up
 from autotuned.tunable import configs
 from autotuned.typed_json import Json, canonical
 
@@ -311,9 +311,9 @@ def of_stored(stored: Key, now: Mapping[str, Json]) -> Explanation:
 
 
 def _any_record(key: Key, live: Candidates) -> Look:
-    found, seen = records.look_up(key)
+    found, seen = look_up(key)
     if found is None:
-        return seen
+        return Look(None, seen.problem, seen.detail, seen.path)
     if found.winner is None:
         return Look(None, "absent", f"{seen.path} is of a search that was not finished")
     return Look(Choice(_label(found.winner, key), Origin.STORE, found, where=seen.path))

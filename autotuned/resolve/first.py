@@ -6,7 +6,6 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import later
-from autotuned.launch import launcher
 from autotuned.resolve.request import Chosen, RefusedError
 
 if TYPE_CHECKING:
@@ -19,15 +18,15 @@ def launch_bound(tuner: Any, chosen: Chosen, binary: Any, start: float) -> Any:
     """Bind a shipped binary, and launch what is bound: what guards later launches guards the first.
 
     Raises:
-        RefusedError: The config was refused before the kernel ran. Later faults are raised as such.
+        RefusedError: As `Tuner.first_launch`.
     """
     call, choice, server = chosen.call, chosen.choice, tuner.chooser.shipped.server
-    values, in_c, is_asked = tuple(call.arguments.values()), launcher.in_c(tuner.launcher), callable(call.grid)
+    values, in_c, is_asked = tuple(call.arguments.values()), tuner.launcher.in_c, callable(call.grid)
     arguments, sizes = server.sized(call, choice.config)
     if is_asked:  # it may have changed what the binary is for
         binary = server.load(call, choice.config)
         if binary is None:
-            return tuner.first_launch(call, choice, None)
+            return tuner.first_launch(call, choice)
     may_be_in_c = in_c is not None and min(sizes) > 0
     if is_asked and not all(map(is_, map(arguments.get, call.arguments), values)):  # it replaced an argument
         may_be_in_c = False

@@ -1,4 +1,4 @@
-"""Which configs a call may use: the listed or computed ones that its pruner keeps and its grid launches."""
+"""Which configs a call may use beyond a plain list: a space's, computed ones, those a pruner keeps, `default=`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import later
-from autotuned.errors import ConfigError, PruningError
+from autotuned._startup import errors, later
 from autotuned.resolve.request import Options, State
 from autotuned.store.choice import Candidates, Live
 from autotuned.tunable import configs as candidates
@@ -25,56 +24,46 @@ else:
 
 
 class Offering:
-    """Offers the candidates for calls of one tuned function.
+    """Offers the candidates for calls of one tuned function whose decorator names more than a list.
 
     Args:
         on_configs: Called with a computed list of configs before it is used.
+        seen: Receives the arguments whose exact values decide which configs a call may use.
     """
 
-    def __init__(self, tunable: Tunable, state: State, on_configs: Callable[[list[Any]], None]) -> None:
-        self.tunable, self.state, self._on_configs = tunable, state, on_configs
-        #: Arguments whose exact values were seen to decide which configs a call may use.
-        self.seen: set[str] = set()
+    def __init__(self, tunable: Tunable, state: State, on_configs: Callable[[list[Any]], None], seen: set[str]) -> None:
+        self.tunable, self.state, self._on_configs, self.seen = tunable, state, on_configs, seen
 
     @property
     def options(self) -> Options:
         """The decorator's options at present."""
         return self.state.options
 
-    def candidates(self, call: Call) -> Live:
-        """Live configs of a call by identity, in order: those that the pruner keeps and the grid launches.
-
-        Raises:
-            PruningError: A pruner left none.
-            ConfigError: A callable list returned none.
-            ValueError: The caller passes what a config sets.
-        """
+    def of_space(self, call: Call) -> Live | None:
+        """The candidates of a declared space; None if it is small enough to be a list."""
         declaration, pruner = self.options.declared, self.options.pruner()
-        if declaration is not None:
-            self.seen |= declaration.reads(call.arguments)
-            members = declaration.members(call.arguments)
-            if not declaration.is_listed(members, pruner.perf_model is not None):
-                prune = partial(self._pruned, call, pruner=Pruner(pruner.early))
-                live = declared.candidates(self.tunable, call, members, self.state.identity, prune)
-                return self._with_default(call, live)
-        return self._launching(call, self._unlaunched(call, pruner))
+        assert declaration is not None
+        self.seen |= declaration.reads(call.arguments)
+        members = declaration.members(call.arguments)
+        if declaration.is_listed(members, pruner.perf_model is not None):
+            return None
+        prune = partial(self._pruned, call, pruner=Pruner(pruner.early))
+        live = declared.candidates(self.tunable, call, members, self.state.identity, prune)
+        live.untuned = next(iter(live), None)
+        return self.with_default(call, live)
 
-    def _unlaunched(self, call: Call, pruner: Pruner) -> Live:
-        """The candidates before the grid is asked which of them it launches."""
-        if self.options.computed is None and pruner.early is None and pruner.perf_model is None:
-            live, names = self.state.listed(self.options.configs())
-            refuse_conflicts(self.tunable, call.args, call.kwargs, names)
-            return self._with_default(call, live)
+    def left(self, call: Call) -> Live:
+        """The configs of a computed list, and those that a pruner leaves."""
+        pruner = self.options.pruner()
         left = self._pruned(call, self._listed(call), pruner)
         if pruner.early is not None:
             self._on_configs(left)
         for config in left:  # computed configs, and a pruner's own, were unknown when the call was bound
             refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(config))
-        return self._with_default(call, Live((self.state.identity(one), one) for one in left))
+        return Live((self.state.identity(one), one) for one in left)
 
-    def _with_default(self, call: Call, live: Live) -> Live:
+    def with_default(self, call: Call, live: Live) -> Live:
         """Add the untuned config to the candidates, so that nothing is chosen that loses to it."""
-        live.untuned = next(iter(live), None)
         if self.options.default is not None and len(live) > 1:
             live = live.only(live) if live.is_listed else live  # calls share those of a list
             found = fallback.candidate(
@@ -86,29 +75,12 @@ class Offering:
                 live.join_untuned(self.state.identity(found), found)
         return live
 
-    def _launching(self, call: Call, live: Live) -> Live:
-        """Those with a grid that is not empty (`32 // BLOCK` blocks may be none); all if every grid is empty."""
-        if not callable(call.grid) or len(live) < 2:
-            return live
-        names = [name for name, config in live.items() if self.tunable.launches(call, config)]
-        if len(names) == len(live) or not names:
-            return live
-        left = live.only(names)
-        left.whole = False
-        return left
-
     def _pruned(self, call: Call, configs: list[Any], pruner: Pruner) -> list[Any]:
         named = dict(zip((parameter.name for parameter in self.tunable.parameters), call.args))
         return candidates.prune(configs, pruner, named, call.kwargs, self.tunable.name, self.seen)
 
     def _listed(self, call: Call) -> list[Any]:
         return self.options.configs() if self.options.computed is None else self._computed(call, self.options.computed)
-
-    @property
-    def narrows(self) -> bool:
-        """Whether calls with the same key may have different candidates."""
-        pruner = self.options.pruner()
-        return not (self.options.computed is None and pruner.early is None and pruner.perf_model is None)
 
     def allows(self, call: Call, config: Any, live: Candidates) -> bool:
         """Whether a call may use a config from outside the list: a pin, or `default=`.
@@ -126,7 +98,7 @@ class Offering:
             configs = [*configs, config]
         try:
             left = self._pruned(call, configs, Pruner(early))
-        except PruningError:  # raised again when the candidates are asked for
+        except errors.PruningError:  # raised again when the candidates are asked for
             return False
         return identity in map(self.state.identity, left)
 
@@ -135,7 +107,7 @@ class Offering:
             self.seen |= readers.read_by(computed, call.arguments)
         configs = candidates.listed(computed(**call.arguments), self.tunable.name)
         if not configs:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"`{self.tunable.name}`: configs: the callable returned none for this call; return at least one.",
                 kernel=self.tunable.name,
             )

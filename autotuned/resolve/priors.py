@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from autotuned.configfiles import lookup
 from autotuned.key import nearest_key
 from autotuned.key.key import Key
-from autotuned.store import listing, records
-from autotuned.store.record import TuningRecord
+from autotuned.store import listing
+from autotuned.store.record import TuningRecord, look_up
 
 if TYPE_CHECKING:
     from autotuned.space.declared import Declared
@@ -45,7 +45,7 @@ def _records(key: Key) -> Iterator[tuple[float, dict[str, float]]]:
     others = [head.key for head in listing.known_heads(key.kernel) if head.key != key]
     nearest = sorted(zip(nearest_key.distances(key, others), others), key=lambda pair: (pair[0], pair[1].digest))
     for far, other in nearest[:NEAREST]:
-        found = records.look_up(other)[0]
+        found = look_up(other)[0]
         if found is not None and (times := _ratios(found)):
             yield 0.5 ** (far / FADING), times
 
@@ -74,7 +74,7 @@ def of_list(key: Key, live: Mapping[str, Any]) -> Ranked | None:
     others = [head.key for head in listing.known_heads(key.kernel) if head.key.call == key.call]
     others = [other for other in others if other.context["device"] != key.context["device"]]
     for _, other in sorted(zip(nearest_key.distances(key, others), others), key=lambda pair: (pair[0], pair[1].digest)):
-        found = records.look_up(other)[0]
+        found = look_up(other)[0]
         times = {name: ratio for name, ratio in (_ratios(found) if found is not None else {}).items() if name in live}
         if 2 * len(times) > len(live):
             return Ranked(live, times)

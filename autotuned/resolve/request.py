@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import Frozen, later
-from autotuned.errors import DecorationError
+from autotuned._startup import Frozen, errors, later
 from autotuned.key.key import Key, KeySpec
-from autotuned.store import conditions, layout
-from autotuned.store.choice import Choice, Live, Origin, untuned_of
+from autotuned.store import conditions, record
+from autotuned.store.choice import Choice, Live, Origin
 from autotuned.store.conditions import Conditions
 from autotuned.triton_compat import kernel as kernels
 from autotuned.tunable import configs
@@ -96,6 +95,8 @@ class Options(Frozen):
 
     def needs(self, kernel: str, live: Mapping[str, Any]) -> Conditions:
         """Conditions under which a choice must have been measured to serve a call with these candidates."""
+        if self.check is None and self.restore is None:
+            return conditions.BY_DEFAULT
         restore = conditions.names(self.restore)
         if self.check is None:
             return Conditions(restore)
@@ -109,11 +110,11 @@ def checked_members(count: Any, by: Any, buckets: Mapping[str, Any], kernel: str
         DecorationError: A value is invalid, or there is no bucket.
     """
     if type(count) is not int or count < 1:
-        raise DecorationError(f"`{kernel}`: members: expected a number of calls, 1 or more, got {count!r:.60}.")
+        raise errors.DecorationError(f"`{kernel}`: members: expected a number of calls, 1 or more, got {count!r:.60}.")
     if by not in ("mean", "worst"):
-        raise DecorationError(f"`{kernel}`: members_by: expected 'mean' or 'worst', got {by!r:.60}.")
+        raise errors.DecorationError(f"`{kernel}`: members_by: expected 'mean' or 'worst', got {by!r:.60}.")
     if count > 1 and not buckets:
-        raise DecorationError(
+        raise errors.DecorationError(
             f"`{kernel}`: members: expected a bucket= with it, got none: all calls of a key have the same sizes. "
             "Remove members=, or add a bucket."
         )
@@ -200,7 +201,7 @@ class Question(Frozen):
     @property
     def untuned(self) -> str | None:
         """Identity of the untuned config (`choice.Live`)."""
-        return untuned_of(self.live)
+        return self.live.untuned if isinstance(self.live, Live) else None
 
     @property
     def spare(self) -> str | None:
@@ -231,7 +232,7 @@ class Chosen(Frozen):
 
 def may_be_sealed() -> bool:
     """Whether compilations of this process are seen, as a seal needs; most never import what makes one."""
-    return events.is_begun() or env.seal_kind() != ""
+    return events.is_begun or env.seal_kind() != ""
 
 
 def note_tuned(jit: Any, name: str) -> None:
@@ -277,7 +278,7 @@ class Context:
         now = where, tunable.environment(), source, [id(value) for _, value in tunable.opaque]
         latest = self._latest_part  # read once: another thread may replace it
         if now != latest[0]:
-            context = {"device": where.to_json(), "environment": now[1], **self._rest(now[2])}
+            context = {"device": where.fields(), "environment": now[1], **self._rest(now[2])}
             latest = self._latest_part = now, context
         return latest[1]
 
@@ -292,12 +293,12 @@ class Context:
         """The context of a call, and its canonical text."""
         tunable = self._tunable
         where, ids = tunable.device(call), [id(value) for _, value in tunable.opaque]
-        now = (where, tunable.toolchain(where, layout.root()), tunable.environment(), tunable.source, ids)
+        now = (where, tunable.toolchain(where, record.root()), tunable.environment(), tunable.source, ids)
         latest = self._latest  # read once: another thread may replace it
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:
                 tunable.environment_changed()
-            context = {"device": where.to_json(), **now[1], "environment": now[2], **self._rest(now[3])}
+            context = {"device": where.fields(), **now[1], "environment": now[2], **self._rest(now[3])}
             latest = self._latest = (now, context, canonical(context))
         return latest[1], latest[2]
 
@@ -373,10 +374,14 @@ class State:
         known = self._listed  # read once: another thread may replace it
         if now is None or known[0] is None or now[1] != known[0][1] or [*map(id, now[0])] != [*map(id, known[0][0])]:
             live = Live((self.identity(one), one) for one in given)
-            names = frozenset(name for one in given for name in self.tunable.settings(one))
+            names = self.names_set_by(given)
             plain = now is not None and None not in map(configs.plain_values, given)
             known = self._listed = ([*given], now[1]) if now is not None and plain else None, live, names
         return known[1], known[2]
+
+    def names_set_by(self, given: Iterable[Any]) -> frozenset[str]:
+        """Parameters and options that configs set."""
+        return frozenset(name for one in given for name in self.tunable.settings(one))
 
     def keeps(self, key: Key) -> bool:
         """Whether results of this key go to disk; not if JSON cannot express the key or the check's reference."""
@@ -384,7 +389,8 @@ class State:
             why, what = why_not_portable(key.to_json()), (key.kernel, key.digest[:12])
             self.warn_once(f"object: {why}", "`%s`: the choice for key %s is kept in memory only: %s.", *what, why)
             return False
-        if self.options.stored and not portable(self.options.needs(self.tunable.name, {}).to_json()):
+        checked = self.options.stored and self.options.check is not None
+        if checked and not portable(self.options.needs(self.tunable.name, {}).to_json()):
             message = "`%s`: the reference of check= has no source to compare: choices are kept in memory only."
             self.warn_once("reference", message, key.kernel)
             return False

@@ -6,6 +6,7 @@ import logging
 import math
 import operator
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,7 +21,6 @@ from autotuned.key import memory, nearest_key, opaque
 from autotuned.key.key import Key
 from autotuned.remote import connection
 from autotuned.resolve import active, explain, sources
-from autotuned.resolve.advice import Storm
 from autotuned.resolve.request import Question, State
 from autotuned.search import exclusions, failures, job, race, search
 from autotuned.search.job import Job, Outcome
@@ -33,16 +33,18 @@ from autotuned.tunable import configs
 from autotuned.typed_json import canonical, digest, portable
 
 if TYPE_CHECKING:
-    from autotuned.resolve import priors
+    from autotuned.resolve import advice, priors
     from autotuned.resolve.request import Member
     from autotuned.search import batches, members
     from autotuned.space import declared
 else:  # only for declared spaces: importing NumPy takes as long as all else
     declared, priors = later("space.declared"), later("resolve.priors")
+    advice = later("resolve.advice")
     batches, members = later("search.batches"), later("search.members")
 
 log = logging.getLogger("autotuned")
 
+COUNT, WINDOW_S = 16, 60.0  # kernels have a handful of problems; more in a minute is a changing shape
 LONG = 16  # a list of at least so many configs is ordered by what another device measured
 LISTS = 16  # of one key that a record keeps in mind: those of calls that pruners narrow
 LIKELY = 3
@@ -64,7 +66,8 @@ class Searcher:
     def __init__(self, state: State) -> None:
         self._state, self.tunable = state, state.tunable
         self._memory = failures.Backoff()
-        self._storm = Storm()
+        self._latest: deque[tuple[float, Key]] = deque(maxlen=COUNT)  # searched keys
+        self._is_said = False  # that there are too many
 
     def search(self, question: Question) -> Choice | None:
         """Measure what is unknown and store it; returns the choice, or None if memory is short.
@@ -225,8 +228,13 @@ class Searcher:
         """Log how a key differs from the nearest stored one, and warn of too many keys."""
         if log.isEnabledFor(logging.INFO):
             log.info("`%s` %s: %s", key.kernel, key.digest[:12], explain.nearest_words(key))
-        if advice := self._storm.note(key, time.monotonic() - self._state.search_s):
-            log.warning(advice)
+        now_s = time.monotonic() - self._state.search_s  # without searches: what counts is how the program calls
+        if any(key == noted for _, noted in self._latest):  # as in mode "search"
+            return
+        self._latest.append((now_s, key))
+        if not self._is_said and len(self._latest) == COUNT and now_s - self._latest[0][0] <= WINDOW_S:
+            self._is_said = True
+            log.warning(advice.advice([key for _, key in self._latest]))
 
     def _job(self, question: Question, left: _Left, on_timing: Callable[[Timing], None]) -> Job:
         options, call, key = self._state.options, question.call, question.key

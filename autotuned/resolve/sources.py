@@ -15,7 +15,7 @@ from autotuned._startup import later, loaded
 from autotuned.key.key import Key
 from autotuned.launch import launcher
 from autotuned.resolve.request import Context, Question
-from autotuned.store import conditions, layout, record, records
+from autotuned.store import conditions, record
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, untuned_of
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.store.record import TuningRecord
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from autotuned.resolve import explain
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures, race
+    from autotuned.store import records
     from autotuned.tunable.tunable import Tunable
 else:
     serve, lookup, explain = later("binaries.serve"), later("configfiles.lookup"), later("resolve.explain")
     shipped_rules = later("configfiles.shipped_rules")
     failures, race, words = later("search.failures"), later("search.race"), later("key.words")
+    records = later("store.records")
 
 log = logging.getLogger("autotuned")
 
@@ -65,13 +67,13 @@ def find(
     fit = fit.without(excluded) if excluded else fit
     for origin, look in exact_places() if places is None else places:
         seen = look(key, fit)
-        if not excluded or seen.problem != "config gone":  # exclusions were reported already
+        if seen.problem not in ("", "absent") and not (excluded and seen.problem == "config gone"):  # reported already
             records.react(seen)
         if origin in (Origin.BINARY, Origin.FILE, Origin.LADDER):  # these read files
             lookup.report(key.kernel, strict)
         if seen.choice is not None:
             if origin is Origin.STORE:
-                records.note_use(Path(seen.choice.where))
+                record.note_use(Path(seen.choice.where))
             elif origin is not Origin.TABLE:
                 lookup.announce(key.kernel, seen.choice)
             return seen.choice
@@ -80,10 +82,11 @@ def find(
 
 def look_at_record(key: Key, candidates: Candidates, needed: Conditions, below: Path | None = None) -> Look:
     """The choice of a record, in the cache folder or another one like it."""
-    found, seen = records.look_up(key, below)
+    found, seen = record.look_up(key, below)
     if found is None:
-        return seen
-    if found.winner is not None and not conditions.restore_covers(found.conditions.restore, needed.restore):
+        return Look(None, seen.problem, seen.detail, seen.path)
+    restored = found.conditions.restore
+    if found.winner is not None and restored is not None and not conditions.restore_covers(restored, needed.restore):
         return Look(None, "weaker conditions", f"measured {conditions.lack(found.conditions, needed)}", seen.path)
     winner = best(found, candidates, needed)
     if winner is None and best(found, candidates, needed.replace(checks=())) is not None:
@@ -286,6 +289,6 @@ class Shipped:
 
 def _has_records(name: str) -> bool:
     try:
-        return any(file.endswith(".json") for file in os.listdir(layout.kernel_folder(name)))
+        return any(file.endswith(".json") for file in os.listdir(record.kernel_folder(name)))
     except OSError:
         return False

@@ -14,8 +14,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import later
-from autotuned.errors import AutotunedError, SealedError
+from autotuned._startup import errors, later
 from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import active
@@ -89,7 +88,7 @@ class Tuner:
         self.bind_failed = False
         self._compared: set[Any] = set()  # kinds of launches in C that the twin agreed with
         self.misses = 0
-        self._rebuild(_tuned_names(options.configs(), tunable))
+        self._rebuild(self.chooser.state.listed(options.configs())[1])
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
             note_tuned(kernel.innermost(tunable.fn), tunable.name)
         _tuners.add(self)
@@ -122,7 +121,7 @@ class Tuner:
 
     def _learn(self, configs: list[Any]) -> None:
         candidates.check(configs, self.tunable)
-        tuned = _tuned_names(configs, self.tunable)
+        tuned = self.chooser.state.names_set_by(configs)
         if not tuned <= self.tuned:
             self._rebuild(self.tuned | tuned)
 
@@ -142,7 +141,7 @@ class Tuner:
         """
         configs = self.options.configs()
         candidates.check(candidates.listed(configs, self.tunable.name), self.tunable)
-        self._rebuild(_tuned_names(configs, self.tunable))
+        self._rebuild(self.chooser.state.listed(configs)[1])
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Call:
         """Bind a call's arguments.
@@ -209,7 +208,7 @@ class Tuner:
             except RefusedError as refused:
                 self.chooser.exclude(call, choice, refused.error)
             except Exception as error:
-                if not isinstance(error, AutotunedError):  # these are complete
+                if not isinstance(error, errors.AutotunedError):  # these are complete
                     label = self.chooser.label(choice.config)
                     failures.note(error, f"`{self.tunable.name}`: raised with config {label} ({choice.why}).")
                 raise
@@ -243,9 +242,10 @@ class Tuner:
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
-        found = chooser.candidates(call)
-        live = found.without([name for name, config in found.items() if str(config) in without])
-        live.untuned = served if served in live else live.untuned
+        live = chooser.candidates(call)
+        if without or served is not None:  # else all calls share them
+            live = live.without([name for name, config in live.items() if str(config) in without])
+            live.untuned = served if served in live else live.untuned
         how = {"force": force, "observer": observer, "budget_s": budget_s, "again": again, "members": tuple(members)}
         question = chooser.question(call, live, "auto", must_search=True, **how)
         return question, chooser.answer(question)
@@ -270,6 +270,35 @@ class Tuner:
         if self._compiled_for(values) == memory:  # else the grid changed it: a later call is bound
             self.bind(chosen, before, result, start)
         return result
+
+    def first_launch(self, call: Call, choice: Choice, binary: Any = None) -> Any:
+        """Launch through Triton, or a shipped binary.
+
+        Raises:
+            RefusedError: A config measured elsewhere was refused before the kernel ran; later faults pass.
+        """
+        if binary is None and choice.origin not in MEASURED:
+            return self.tunable.launch(call, choice.config)
+        if binary is None:
+            self._compiled(call, choice)
+        try:
+            if binary is not None:
+                server = self.chooser.shipped.server
+                return server.launch(*server.sized(call, choice.config), binary)
+            return self.tunable.launch(call, choice.config)
+        except Exception as error:
+            if failures.is_refusal(error):
+                raise RefusedError(error) from error
+            raise
+
+    def _compiled(self, call: Call, choice: Choice) -> Any:
+        """Compile and load; RefusedError if a config measured elsewhere does not compile here."""
+        try:
+            return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
+        except Exception as error:
+            if isinstance(error, errors.SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
+                raise
+            raise RefusedError(error) from error
 
     @property
     def _is_bindable(self) -> bool:
@@ -318,8 +347,8 @@ class Tuner:
         device = ready.device if ready.device is not None or not self._is_bindable else kernel.current_device()
         ready = self._used(ready, self.chooser.state.kept(chosen, device))
         values = tuple(call.arguments.values())
-        in_c = launcher.in_c(self.launcher)
-        is_bound = self.launcher.bind(values, ready)
+        in_c = self.launcher.in_c
+        is_bound = (in_c is not None and in_c.bind(values, ready)) or self.launcher.bind(values, ready)
         if is_bound and chosen.choice.origin is Origin.RULE:
             self.unseen = self.unseen or unseen.Families(self)
             self.unseen.add(call, ready)
@@ -347,35 +376,6 @@ class Tuner:
         with self._asked(chosen):
             result = self._compiled(call, chosen.choice)
         return self._used(self._bound(call, config, self._prologue(call, config), result), chosen)
-
-    def _compiled(self, call: Call, choice: Choice) -> Any:
-        """Compile and load; RefusedError if a config measured elsewhere does not compile here: choose another."""
-        try:
-            return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
-        except Exception as error:
-            if isinstance(error, SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
-                raise
-            raise RefusedError(error) from error
-
-    def first_launch(self, call: Call, choice: Choice, binary: Any) -> Any:
-        """Launch a shipped binary, or with None through Triton.
-
-        Raises:
-            RefusedError: A config measured elsewhere was refused before the kernel ran; later faults are raised.
-        """
-        if binary is None and choice.origin not in MEASURED:
-            return self.tunable.launch(call, choice.config)
-        if binary is None:
-            self._compiled(call, choice)
-        try:
-            if binary is None:
-                return self.tunable.launch(call, choice.config)
-            server = self.chooser.shipped.server
-            return server.launch(*server.sized(call, choice.config), binary)
-        except Exception as error:
-            if failures.is_refusal(error):
-                raise RefusedError(error) from error
-            raise
 
     def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         tunable = self.tunable
@@ -414,10 +414,6 @@ class Tuner:
 
 MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.RULE, Origin.NEAREST, Origin.SEARCH)
 MOST_COMPARED = 256  # kinds of launches to remember: they keep the types of arguments alive
-
-
-def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:
-    return frozenset(name for config in configs for name in tunable.settings(config))
 
 
 def drop_bound() -> None:

@@ -9,22 +9,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotuned.search.rounds import Rounds, Track
-from autotuned.search.scale import CENTER, ENOUGH, FASTEST, MEDIAN, Lead, Scale, are_loaded, mean_lead, scale, weighed
-from autotuned.search.trial import Trial
+from autotuned.search.trial import (
+    CENTER,
+    ENOUGH,
+    FASTEST,
+    MEDIAN,
+    Lead,
+    Scale,
+    Trial,
+    are_loaded,
+    mean_lead,
+    scale,
+    weighed,
+)
 from autotuned.store.record import Quality
 
 # Counts and thresholds were validated by replaying recorded GPU timings (docs/tuning.md): three samples tell a config
 # that is far off, nothing within the guard band is dropped before twelve, finalists get forty.
-FIRST_SAMPLES, GUARD_SAMPLES, FINAL_SAMPLES, FINAL_ROUND = 3, ENOUGH, 40, 8
-LAST_ROUND = 40  # largest round of the finals
+FIRST_SAMPLES, GUARD_SAMPLES, FINAL_SAMPLES = 3, ENOUGH, 40
+FINAL_ROUND, LAST_ROUND = 8, 40  # the least and the largest round of the finals
 FAR_OFF = 1.5  # after the first samples, configs this many times slower than the leader are out
 GUARD_BAND = 0.04  # relative; configs this close to the leader stay until GUARD_SAMPLES
 # With six finalists the best config of a split-K product was dropped in 2 of 100 replayed races, with eight in none.
 FINAL_BAND, FINALISTS = 0.03, 8
 # Relative; the untuned config wins if it is this close to the fastest, one that is earlier in the list if it is `NEAR`:
 # with 0.003 chance decided between configs of a split-K product that are 0.5% apart (H200).
-TIE_BAND, NEAR, TIE_ERRORS = 0.0025, 0.0015, 2.5
-TIE = math.log1p(TIE_BAND)
+TIE_BAND, NEAR, TIE_ERRORS, TIE = 0.0025, 0.0015, 2.5, math.log1p(0.0025)
 # The fastest and the one that wins the tie are sampled until that is certain by so many standard errors, with at most
 # so many launches of each, which take at most so long. In bootstrapped replays of the product, ten orders of the list
 # had 4.1 winners, up to 0.8% apart; with 480 launches and `Trial.center_us` 2.6, up to 0.25% apart, for 0.04 s; in

@@ -13,16 +13,14 @@ from typing import Any
 
 from autotuned.errors import CheckError
 from autotuned.search import benchmark, exclusions, failures, race
-from autotuned.search.compiling.compile import CompileStream, Ready, Wanted
-from autotuned.search.compiling.progress import Waiting
+from autotuned.search.compiling.compile import CompileStream, Ready, Waiting, Wanted
 from autotuned.search.exclusions import Reason
 from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
-from autotuned.search.racing import Racing
-from autotuned.search.safety import snapshots
+from autotuned.search.racing import Racing, Sampling
+from autotuned.search.safety import protection
 from autotuned.search.safety.comparison import Comparison
 from autotuned.search.safety.protection import Guard
-from autotuned.search.sampling import Sampling
 from autotuned.search.timers import GivenTimer
 from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
@@ -46,7 +44,7 @@ def run(job: Job, outcome: Outcome) -> None:
     """
     search = _Search(job, outcome)
     try:
-        with snapshots.without_gradients(), contextlib.closing(search), failures.no_room_for(job.tunable.name):
+        with protection.without_gradients(), contextlib.closing(search), failures.no_room_for(job.tunable.name):
             search.measure()
             search.raise_if_all_failed()
             search.choose(outcome)
@@ -211,7 +209,7 @@ class _Search:
     def _launch(self, trial: Trial, poisoned: Sequence[Any] = ()) -> None:
         self._guard.protection.renew()
         trial.prepare()
-        snapshots.poison(poisoned)
+        protection.poison(poisoned)
         trial.launch()
         trial.finish()
         self._job.timer.synchronize()

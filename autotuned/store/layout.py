@@ -11,13 +11,15 @@ process.
 from __future__ import annotations
 
 import os
-from functools import lru_cache
 from pathlib import Path
 
-from autotuned import disk, env
-from autotuned.gpu.device import file_stem
+from autotuned import disk
 from autotuned.key.key import Key
-from autotuned.store import record
+from autotuned.store.record import SCHEMA
+from autotuned.store.record import kernel_folder as kernel_folder
+from autotuned.store.record import record_path as record_path
+from autotuned.store.record import root as root
+from autotuned.store.record import schema_folder as schema_folder
 from autotuned.typed_json import digest
 
 LOCKS, JOURNAL, DAMAGED, SCRATCH, PROGRAMS = "locks", "journal", "damaged", "scratch", "programs"  # names of folders
@@ -28,35 +30,10 @@ _LOCAL_FUSE = ("fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.lxcfs", "fuse.ntfs
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
-def root() -> Path:
-    """The cache folder."""
-    return disk.cache_dir(env.cache_dir_setting())
-
-
-def schema_folder(below: Path | None = None) -> Path:
-    """The folder of this schema's records, in the cache folder or another one."""
-    return (root() if below is None else below) / f"v{record.SCHEMA}"
-
-
 def records_in(path: Path) -> Path:
     """The folder of a cache folder's records; another path as it is."""
-    below = path / f"v{record.SCHEMA}"
+    below = path / f"v{SCHEMA}"
     return below if below.is_dir() else path
-
-
-def kernel_folder(kernel: str) -> Path:
-    """The folder of a kernel's records."""
-    return _kernel_folder(root(), kernel)
-
-
-@lru_cache(maxsize=1024)
-def _kernel_folder(below: Path, kernel: str) -> Path:
-    return below / f"v{record.SCHEMA}" / file_stem(kernel)
-
-
-def record_path(key: Key, below: Path | None = None) -> Path:
-    """The record of a key, in the cache folder or another one."""
-    return _kernel_folder(root() if below is None else below, key.kernel) / f"{key.digest}.json"
 
 
 def journal_path(key: Key) -> Path:
@@ -102,12 +79,12 @@ def config_file_lock_path(path: Path) -> Path:
 
 def program_path(program: str) -> Path:
     """The file listing the kernels a program launched."""
-    return root() / PROGRAMS / f"{file_stem(os.path.basename(program) or 'python')}-{digest(program)[:12]}.json"
+    return root() / PROGRAMS / f"{disk.file_stem(os.path.basename(program) or 'python')}-{digest(program)[:12]}.json"
 
 
 def compile_slot_path(host: str, number: int) -> Path:
     """The lock of one processor slot that processes of a host share for compiling."""
-    return root() / LOCKS / file_stem(f"host-{host}") / f"{number}.lock"
+    return root() / LOCKS / disk.file_stem(f"host-{host}") / f"{number}.lock"
 
 
 def network_file_system(path: Path) -> str:

@@ -1,15 +1,19 @@
-"""One tuning result: what was measured and what won, with reading and writing."""
+"""One tuning result: what was measured and what won, as JSON, and in its file."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from autotuned._startup import Frozen
+from autotuned import disk, env
+from autotuned._startup import Frozen, errors
 from autotuned.key.key import Key, load_key
 from autotuned.store import conditions
-from autotuned.store.conditions import Checked, Conditions, judge
+from autotuned.store.conditions import BY_DEFAULT, Checked, Conditions, judge
 from autotuned.typed_json import Json, canonical, integer, is_finite, named, texts, typed, wrong
 
 SCHEMA = 2
@@ -147,20 +151,29 @@ def dump(record: TuningRecord) -> dict[str, Json]:
         "winner": record.winner,
         "median_us": record.median_us,
         "quality": record.quality,
-        "conditions": record.conditions.to_json(),
+        "conditions": _by_default() if record.conditions == BY_DEFAULT else record.conditions.to_json(),
         "key": record.key.to_json(),
         "timings": [timing.to_json() for timing in record.timings],
         "provenance": dict(record.provenance),
     }
 
 
-def load(data: Json) -> TuningRecord:
-    """Read a record from JSON; RecordError, with the field in `.where`, if it violates the schema."""
+def _by_default() -> dict[str, Json]:
+    return {"restore": None, "checks": []}  # as `BY_DEFAULT` is written, which most records have
+
+
+def load(data: Json, expected: Key | None = None) -> TuningRecord:
+    """Read a record from JSON; RecordError, with the field in `.where`, if it violates the schema.
+
+    A record of the `expected` key shares it: most keys need not be made anew.
+    """
     fields = named(data, "record", FIELDS)
     if typed(fields["schema"], int, "schema") != SCHEMA:
         raise wrong("schema", f"schema {SCHEMA}", fields["schema"])
     parts = named(fields["key"], "key", {"call", "context"})
-    key = load_key(fields["kernel"], parts["call"], parts["context"])
+    key = expected
+    if key is None or canonical({"kernel": fields["kernel"], **parts}) != key.text:
+        key = load_key(fields["kernel"], parts["call"], parts["context"])
     winner = None if fields["winner"] is None else check_config(fields["winner"], "winner")
     if fields["quality"] not in QUALITIES:
         raise wrong("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])
@@ -174,7 +187,7 @@ def load(data: Json) -> TuningRecord:
         fields["quality"],
         timings,
         _provenance(fields["provenance"]),
-        conditions.load(fields["conditions"], "conditions"),
+        BY_DEFAULT if fields["conditions"] == _by_default() else conditions.load(fields["conditions"], "conditions"),
     )
 
 
@@ -248,8 +261,8 @@ def load_timing(data: Json, where: str) -> Timing:
         integer(entry["samples"], f"{where}.samples"),
         entry["status"],
         error,
-        conditions.load_checks(entry["passed"], f"{where}.passed"),
-        conditions.load_checks(entry["failed"], f"{where}.failed"),
+        () if entry["passed"] == [] else conditions.load_checks(entry["passed"], f"{where}.passed"),
+        () if entry["failed"] == [] else conditions.load_checks(entry["failed"], f"{where}.failed"),
     )
 
 
@@ -259,3 +272,90 @@ def _us(value: Json, where: str) -> float | None:
     if not is_finite(value) or value < 0:
         raise wrong(where, "microseconds, finite and not negative", value)
     return float(value)
+
+
+# -- its file ----------------------------------------------------------------------------------------------------------
+
+
+def root() -> Path:
+    """The cache folder."""
+    return disk.cache_dir(env.cache_dir_setting())
+
+
+def schema_folder(below: Path | None = None) -> Path:
+    """The folder of this schema's records, in the cache folder or another one."""
+    return (root() if below is None else below) / f"v{SCHEMA}"
+
+
+def kernel_folder(kernel: str, below: Path | None = None) -> Path:
+    """The folder of a kernel's records, in the cache folder or another one."""
+    return schema_folder(below) / disk.file_stem(kernel)
+
+
+def record_path(key: Key, below: Path | None = None) -> Path:
+    """The record of a key, in the cache folder or another one; `layout` says what lies around it."""
+    return kernel_folder(key.kernel, below) / f"{key.digest}.json"
+
+
+class Unread(Frozen):
+    """Why a file gives no record: `choice.Look` lists the problems; "" if it gives one."""
+
+    problem: str = ""
+    detail: str = ""
+    path: str = ""
+
+
+def inspect(path: Path, key: Key | None = None) -> tuple[TuningRecord | None, Unread]:
+    """Read a record file, expected to be that of a key, or say why it cannot be; changes and logs nothing."""
+    where = str(path)
+    try:
+        data = disk.read_json(path)
+    except (FileNotFoundError, NotADirectoryError):
+        if os.path.islink(path):
+            return None, Unread("damaged", "it is a link to nowhere", where)
+        return None, Unread("absent", "", where)
+    except OSError as error:
+        if os.path.isdir(path):
+            return None, Unread("damaged", "a folder lies in its place", where)
+        return None, Unread("unreadable", str(error), where)
+    except ValueError as error:
+        return None, Unread("damaged", str(error), where)
+    if is_newer(data):
+        return None, Unread("newer schema", str(data["schema"]), where)
+    try:
+        found = load(data, key)
+        check_winner(found)
+        return found, Unread("", "", where)
+    except errors.RecordError as error:
+        return None, Unread("damaged", str(error), where)
+
+
+def look_up(key: Key, below: Path | None = None) -> tuple[TuningRecord | None, Unread]:
+    """Read the record of a key, or say why it cannot be; changes and logs nothing.
+
+    Args:
+        below: A folder laid out like the cache folder; None for the cache folder.
+    """
+    found, seen = inspect(record_path(key, below), key)
+    if found is not None and found.key is not key and found.key != key:
+        return None, Unread("damaged", "it holds the record of another key", seen.path)
+    return found, seen
+
+
+def is_newer(data: Any) -> bool:
+    """Whether JSON was written by a later version of this package."""
+    schema = data.get("schema") if isinstance(data, dict) else None
+    return isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA
+
+
+USE_RESOLUTION_S = 86400.0  # a record's time is updated at most this often: hits should not write
+
+
+def note_use(path: Path) -> None:
+    """Mark a record as used, at most once a day, for eviction of the least recently used."""
+    try:
+        age_s = time.time() - os.stat(path).st_mtime
+    except OSError:
+        return
+    if age_s > USE_RESOLUTION_S:
+        disk.touch(path)

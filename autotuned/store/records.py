@@ -1,33 +1,31 @@
-"""This user's records on disk, one file per key: found, read, written; any error is a miss."""
+"""This user's records on disk, one file per key: locked, read, written; any error is a miss."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotuned import disk, env
 from autotuned._startup import later
-from autotuned.errors import RecordError
 from autotuned.key.key import Key
 from autotuned.store import layout, record
 from autotuned.store.choice import Look
 from autotuned.store.conditions import Restore
-from autotuned.store.record import Timing, TuningRecord
+from autotuned.store.record import Timing, TuningRecord, Unread
+from autotuned.typed_json import Json, canonical
 
 if TYPE_CHECKING:
-    from autotuned.store import gc, locks, logbook
+    from autotuned.store import gc, locks
     from autotuned.store.locks import Lock
 else:
-    gc, locks, logbook = map(later, ("store.gc", "store.locks", "store.logbook"))
+    gc, locks = later("store.gc"), later("store.locks")
 
 log = logging.getLogger("autotuned")
-
-USE_RESOLUTION_S = 86400.0  # a record's time is updated at most this often: hits should not write
 
 _warned: set[str] = set()
 
@@ -66,56 +64,19 @@ def _say_network() -> None:
 
 def read(path: Path) -> TuningRecord | None:
     """Read a record file; None if it is missing, unreadable, damaged or of a newer schema."""
-    found, seen = inspect(path)
+    found, seen = record.inspect(path)
     react(seen)
     return found
-
-
-def inspect(path: Path) -> tuple[TuningRecord | None, Look]:
-    """Read a record file, or say why it cannot be; changes and logs nothing."""
-    where = str(path)
-    try:
-        data = disk.read_json(path)
-    except (FileNotFoundError, NotADirectoryError):
-        if os.path.islink(path):
-            return None, Look(None, "damaged", "it is a link to nowhere", where)
-        return None, Look(None, "absent", "", where)
-    except OSError as error:
-        if os.path.isdir(path):
-            return None, Look(None, "damaged", "a folder lies in its place", where)
-        return None, Look(None, "unreadable", str(error), where)
-    except ValueError as error:
-        return None, Look(None, "damaged", str(error), where)
-    if is_newer(data):
-        return None, Look(None, "newer schema", str(data["schema"]), where)
-    try:
-        found = record.load(data)
-        record.check_winner(found)
-        return found, Look(None, "", "", where)
-    except RecordError as error:
-        return None, Look(None, "damaged", str(error), where)
-
-
-def look_up(key: Key, below: Path | None = None) -> tuple[TuningRecord | None, Look]:
-    """Read the record of a key, or say why it cannot be; changes and logs nothing.
-
-    Args:
-        below: A folder laid out like the cache folder; None for the cache folder.
-    """
-    found, seen = inspect(layout.record_path(key, below))
-    if found is not None and found.key != key:
-        return None, Look(None, "damaged", "it holds the record of another key", seen.path)
-    return found, seen
 
 
 def read_of(key: Key) -> TuningRecord | None:
     """Read the record of a key; None if missing, unreadable, damaged or of another key."""
-    found, seen = look_up(key)
+    found, seen = record.look_up(key)
     react(seen)
     return found
 
 
-def react(seen: Look) -> None:
+def react(seen: Look | Unread) -> None:
     """Move a damaged record aside, and warn once about what a user can fix."""
     path = Path(seen.path)
     if seen.problem == "damaged":
@@ -133,12 +94,6 @@ def react(seen: Look) -> None:
             path,
             seen.detail,
         )
-
-
-def is_newer(data: Any) -> bool:
-    """Whether JSON was written by a later version of this package."""
-    schema = data.get("schema") if isinstance(data, dict) else None
-    return isinstance(schema, int) and not isinstance(schema, bool) and schema > record.SCHEMA
 
 
 def damaged(path: Path, why: str) -> None:
@@ -176,7 +131,7 @@ def keep(result: TuningRecord) -> bool:
 def is_of_newer(path: Path) -> bool:
     """Whether a later version of this package wrote a record, which must not be replaced."""
     try:
-        return is_newer(disk.read_json(path))
+        return record.is_newer(disk.read_json(path))
     except (OSError, ValueError):  # may be replaced
         return False
 
@@ -196,7 +151,7 @@ def logged(key: Key, fresh: bool, restore: Restore = None) -> Iterator[Callable[
             disk.remove_temporaries(written)
     if fresh:
         disk.remove(path)
-    with logbook.open_for(path, key, restore) as write:
+    with open_logbook(path, key, restore) as write:
         yield write
 
 
@@ -211,15 +166,71 @@ def may_save(key: Key) -> bool:
 
 def resumable(key: Key, before: TuningRecord | None = None, restore: Restore = None) -> dict[str, Timing]:
     """Timings by identity from the key's record `before` and from an unfinished search under the same protection."""
-    found = logbook.read(layout.logbook_path(layout.record_path(key)), key, restore)
+    found = timings_in(layout.logbook_path(layout.record_path(key)), key, restore)
     return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
 
 
-def note_use(path: Path) -> None:
-    """Mark a record as used, at most once a day, for eviction of the least recently used."""
+# -- the logbook: timings of a search in progress, so that a killed process loses only the last -----------------------
+
+
+@contextmanager
+def open_logbook(path: Path, key: Key, restore: Restore = None) -> Iterator[Callable[[Timing], None]]:
+    """Append timings to a key's logbook; yields the function that does so.
+
+    Each line is one system call, so a kill tears at most the last line. On errors nothing is written and the search
+    continues.
+    """
     try:
-        age_s = time.time() - os.stat(path).st_mtime
-    except OSError:
+        disk.make_folder(path.parent)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        log.debug("timings cannot be written one by one (%s)", error)
+        yield lambda timing: None
         return
-    if age_s > USE_RESOLUTION_S:
-        disk.touch(path)
+    try:
+        disk.share(descriptor, path.parent)
+        # A newline first: the last line may be torn.
+        _append(descriptor, "\n" + disk.text(_header(key, restore)))
+        yield lambda timing: _append(descriptor, _line(timing))
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+def _header(key: Key, restore: Restore) -> dict[str, Json]:
+    names = None if restore is None else list(restore)
+    return {"schema": record.SCHEMA, "kernel": key.kernel, "key": key.to_json(), "restore": names}
+
+
+def _line(timing: Timing) -> str:
+    try:
+        return disk.text(timing.to_json())
+    except (TypeError, ValueError):  # a config value without JSON form, which is not stored either
+        return ""
+
+
+def _append(descriptor: int, text: str) -> None:
+    try:
+        disk.write_all(descriptor, text.encode())
+    except OSError as error:
+        log.debug("a timing cannot be written (%s)", error)
+
+
+def timings_in(path: Path, key: Key, restore: Restore = None) -> dict[str, Timing]:
+    """Each config's last timing in a key's logbook under the given protection, by identity; skips invalid lines."""
+    try:
+        lines = disk.read_bytes(path).split(b"\n")
+    except (OSError, ValueError):
+        return {}
+    found: dict[str, Timing] = {}
+    ours, ours_text = False, canonical(_header(key, restore))
+    for line in lines:
+        with contextlib.suppress(ValueError):  # torn or invalid, such as the empty lines before headers
+            data = disk.parse_json(line)
+            if isinstance(data, dict) and "key" in data:
+                ours = canonical(data) == ours_text
+            elif ours:
+                timing = record.load_timing(data, "logbook")
+                found[timing.identity] = timing
+    return found

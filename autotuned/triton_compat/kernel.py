@@ -13,8 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from autotuned import env
-from autotuned._startup import Frozen
-from autotuned.errors import DecorationError
+from autotuned._startup import Frozen, errors
 
 log = logging.getLogger("autotuned")
 
@@ -81,7 +80,7 @@ def parameters(function: Callable[..., Any]) -> list[Parameter]:
     found = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise DecorationError(
+            raise errors.DecorationError(
                 f"@autotune: expected named parameters only, got {parameter} in `{function.__qualname__}`. "
                 "Name every argument."
             )

@@ -6,7 +6,7 @@ import logging
 import sys
 from functools import lru_cache
 
-from autotuned.errors import VersionError
+from autotuned._startup import errors
 
 OLDEST = {"torch": (2, 10), "triton": (3, 6)}  # as in pyproject.toml, which an installation may have ignored
 TRIED = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")  # versions of Triton the tests were run with
@@ -31,7 +31,7 @@ def check() -> None:
         version = _imported(name)
         wrong = fault(name, version)
         if wrong and name == "triton":
-            raise VersionError(f"autotuned: {wrong}", distribution=name, version=version)
+            raise errors.VersionError(f"autotuned: {wrong}", distribution=name, version=version)
         if wrong:
             log.warning("autotuned: %s Going on; this version was never tested.", wrong)
 

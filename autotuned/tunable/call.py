@@ -10,8 +10,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import Frozen
-from autotuned.errors import ArgumentNameError, CallError, DecorationError
+from autotuned._startup import Frozen, errors
 from autotuned.key.key import PLAIN, is_descriptor, is_tensor, is_tensor_type, strides_of
 from autotuned.tunable.configs import plain, suggestion
 
@@ -161,8 +160,8 @@ def _given(tunable: HasParameters, args: tuple[Any, ...], kwargs: Mapping[str, A
     return {**given, **kwargs}
 
 
-def _call_error(tunable: HasParameters, message: str) -> CallError:
-    return CallError(f"`{tunable.name}`: {message}", kernel=tunable.name)
+def _call_error(tunable: HasParameters, message: str) -> errors.CallError:
+    return errors.CallError(f"`{tunable.name}`: {message}", kernel=tunable.name)
 
 
 def refuse_conflicts(
@@ -203,7 +202,7 @@ def refuse_grid(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exc
     except Exception:  # show the user's own error, unless it is about an unknown name
         if not (isinstance(error, KeyError) and error.args == (meta.missing,)):
             return
-        raise CallError(
+        raise errors.CallError(
             f"`{kernel}`: grid: expected the callable to use names of arguments and config parameters, got "
             f"{meta.missing!r:.60}." + suggestion(str(meta.missing), map(str, arguments)),
             kernel=kernel,
@@ -211,7 +210,7 @@ def refuse_grid(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exc
     is_grid = isinstance(sizes, (tuple, list)) and 1 <= len(sizes) <= 3
     if not is_grid or not all(hasattr(size, "__index__") for size in sizes):
         got = f"{sizes!r:.60}" + (" from the callable" if callable(grid) else "")
-        raise CallError(
+        raise errors.CallError(
             f"`{kernel}`: grid: expected a tuple of 1 to 3 integers, or a callable returning one, got {got}. Write "
             "kernel[(blocks,)](...).",
             kernel=kernel,
@@ -257,11 +256,11 @@ def checked_names(label: str, given: Any, known: Sequence[str], kernel: str) -> 
     if isinstance(given, str) or not isinstance(given, Iterable):
         name = getattr(given, "__name__", "f") if callable(given) else f"{given!r:.60}"
         text = f"expected a list of argument names, got {given!r:.60}. Write {label}=[{name.replace('<lambda>', 'f')}]."
-        raise DecorationError(f"`{kernel}`: {label}: {text}")
+        raise errors.DecorationError(f"`{kernel}`: {label}: {text}")
     names = [name for name in given if not (label == "key" and callable(name))]
     for name in names:
         if not isinstance(name, str) or name not in known:
-            raise ArgumentNameError(
+            raise errors.ArgumentNameError(
                 f"`{kernel}`: {label} names no argument: {name!r}." + suggestion(str(name), known),
                 name=str(name),
                 kernel=kernel,

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
-from autotuned._startup import Frozen, later
-from autotuned.errors import AutotunedError, ConfigError, DecorationError, PruningError
+from autotuned._startup import Frozen, errors, later
 from autotuned.typed_json import Fallback, Json, canonical, encode, is_numpy_scalar
 
 if TYPE_CHECKING:
@@ -58,11 +57,11 @@ PRUNERS = ("early_config_prune", "perf_model", "top_k")
 def check_prune(prune: Any) -> None:
     """Raise DecorationError for an invalid `prune_configs_by`, which Triton would silently ignore."""
     if prune is not None and not isinstance(prune, Mapping):
-        raise DecorationError(
+        raise errors.DecorationError(
             f"@autotune: prune_configs_by: expected a dict of {', '.join(PRUNERS)}, got {prune!r:.80}."
         )
     if unknown := [name for name in prune or () if name not in PRUNERS]:
-        raise DecorationError(
+        raise errors.DecorationError(
             f"@autotune: prune_configs_by: expected {', '.join(PRUNERS)}, got {unknown[0]!r}. Remove it or correct "
             "its name."
         )
@@ -91,7 +90,7 @@ def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> di
     hook = fields.pop("pre_hook")
     unknown = {name for name, value in fields.items() if name not in OPTIONS and value is not None}
     if unknown:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"`{kernel}`: expected configs with the fields kwargs, {', '.join(OPTIONS)} and pre_hook, "
             f"got also {', '.join(sorted(unknown))}. Upgrade autotuned, or put options into kwargs.",
             kernel=kernel,
@@ -108,7 +107,7 @@ def _value(value: Any, name: str, kernel: str, fallback: Fallback | None) -> Jso
     try:
         derived = list(_derived(value))
     except RecursionError:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"`{kernel}`: a config sets {name!r}: expected a value that can be written down, got a "
             f"{type(value).__name__} that holds itself, or more than {DEPTH} levels or {ITEMS:,} items. Give it "
             "a plain value.",
@@ -163,7 +162,7 @@ def _option(name: str, given: Any, kernel: str) -> Any:
     """A launch option as plain Python; ConfigError if it should be a number and is not."""
     value = plain(given)
     if name != "ir_override" and type(value) is not int and value is not None:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"`{kernel}`: a config sets {name}: expected an int, got {given!r:.60}. Write {name}=4.", kernel=kernel
         )
     return value
@@ -247,14 +246,14 @@ def listed(configs: Any, kernel: str) -> list[Config]:
     try:
         configs = list(configs)
     except TypeError:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"`{kernel}`: configs: expected a list of triton.Config, or a callable returning one, "
             f"got {type(configs).__name__}.",
             kernel=kernel,
         ) from None
     for config in configs:
         if not is_config(config):
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"`{kernel}`: configs: expected triton.Config objects, got {type(config).__name__}: {config!r:.80}. "
                 "Write Config({'BLOCK': 64}, num_warps=4).",
                 kernel=kernel,
@@ -274,7 +273,7 @@ def _without_duplicates(configs: Sequence[Config], kernel: str) -> list[Config]:
         if name not in seen:
             seen[name] = config
         elif seen[name].pre_hook is not config.pre_hook:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"`{kernel}`: configs: two configs have the same values ({config}) and different pre_hooks, so a "
                 "stored choice could not say which one it is. Remove one, or give them different values.",
                 kernel=kernel,
@@ -295,14 +294,14 @@ def check(configs: Iterable[Config], tunable: HasParameters) -> None:
 
 def _check_name(name: Any, tunable: HasParameters) -> None:
     if name in (*OPTIONS, "pre_hook") and (tunable.has_options or not tunable.allows(name)):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"`{tunable.name}`: a config sets {name!r} among its parameters: expected it outside of them, got it "
             f"inside, where Triton overrides or ignores it. Write Config({{...}}, {name}=...).",
             kernel=tunable.name,
         )
     if not tunable.allows(name):
         known = [parameter.name for parameter in tunable.parameters]
-        raise ConfigError(
+        raise errors.ConfigError(
             f"`{tunable.name}`: a config sets {name!r}, which is no parameter of the kernel."
             + suggestion(str(name), known),
             kernel=tunable.name,
@@ -352,16 +351,16 @@ def _early(
     # A copy, since a pruner may modify its list.
     result = early(list(configs), named, **keywords)
     if result is None:
-        raise PruningError(
+        raise errors.PruningError(
             f"`{kernel}`: pruner {pruner_name}: expected a list of configs, got None. Return the configs to keep.",
             kernel=kernel,
         )
     try:
         left = listed(result, kernel)
-    except AutotunedError as error:
-        raise PruningError(f"`{kernel}`: pruner {pruner_name}: {error}", kernel=kernel) from error
+    except errors.AutotunedError as error:
+        raise errors.PruningError(f"`{kernel}`: pruner {pruner_name}: {error}", kernel=kernel) from error
     if not left:
-        raise PruningError(
+        raise errors.PruningError(
             f"No valid autotuner configs after pruning: `{kernel}`: pruner {pruner_name} left none of {len(configs)} "
             "configs for this call. Keep at least one, or give @autotune a default=.",
             kernel=kernel,
@@ -377,7 +376,7 @@ def _fastest(configs: list[Config], expected: Callable[[Config], Any], top_k: fl
     times = [expected(config) for config in configs]
     for time in times:
         if not hasattr(time, "__float__"):
-            raise PruningError(
+            raise errors.PruningError(
                 f"`{kernel}`: perf_model: expected a number for each config, got {time!r:.60}. Return the time that it "
                 "is expected to take.",
                 kernel=kernel,
@@ -392,7 +391,7 @@ def _how_many(top_k: float, of: int, kernel: str) -> int:
         return top_k
     if isinstance(top_k, float) and 0 < top_k <= 1:
         return max(1, int(of * top_k))
-    raise PruningError(
+    raise errors.PruningError(
         f"`{kernel}`: top_k: expected an int of 1 or more, or a float above 0 and at most 1, got {top_k!r}.",
         kernel=kernel,
     )

@@ -14,7 +14,7 @@ from compiled_ahead import BLOCKS, TIMES, add, blocks_compiled, by_config, confi
 
 import autotuned
 from autotuned.dropin import ahead
-from autotuned.search.compiling import compile, crew, progress
+from autotuned.search.compiling import compile, crew
 
 pytestmark = pytest.mark.usefixtures("ahead_cold")
 
@@ -163,8 +163,8 @@ def test_a_forked_child_compiles_ahead_by_itself(x):
 
 @pytest.mark.parametrize(("terminal", "level"), [(True, "WARNING"), (False, "INFO")])
 def test_a_long_wait_says_how_far_it_is(terminal, level, x, monkeypatch, caplog):
-    monkeypatch.setattr(progress, "SAY_AFTER_S", 0.0)
-    monkeypatch.setattr(progress, "_at_a_terminal", lambda: terminal)
+    monkeypatch.setattr(compile, "SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(compile, "_at_a_terminal", lambda: terminal)
     autotuned.install()
     with caplog.at_level(logging.INFO, "autotuned"):
         tuned()[(4,)](x, 100)
@@ -176,8 +176,8 @@ def test_a_long_wait_says_how_far_it_is(terminal, level, x, monkeypatch, caplog)
 
 @pytest.mark.parametrize("how", ["race", "decorator"])
 def test_a_long_search_says_it_too(how, x, monkeypatch, caplog):
-    monkeypatch.setattr(progress, "SAY_AFTER_S", 0.0)
-    monkeypatch.setattr(progress, "_at_a_terminal", lambda: True)
+    monkeypatch.setattr(compile, "SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(compile, "_at_a_terminal", lambda: True)
     monkeypatch.setattr(compile, "TICK_S", 0.001)
     kernel = tuned()
     if how == "race":

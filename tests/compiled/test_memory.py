@@ -13,7 +13,7 @@ from triton import Config
 
 from autotuned import Check, autotune
 from autotuned.search import timers
-from autotuned.search.safety import snapshots
+from autotuned.search.safety import protection as snapshots
 from autotuned.store import listing
 
 MIB = 1 << 20

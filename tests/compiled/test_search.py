@@ -14,7 +14,7 @@ from triton import Config
 from autotuned import autotune
 from autotuned.search import search
 from autotuned.search.compiling import compile as compiling
-from autotuned.search.safety import snapshots
+from autotuned.search.safety import protection as snapshots
 from autotuned.store import listing
 from autotuned.tunable import kernel as target
 

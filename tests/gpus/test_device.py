@@ -7,7 +7,7 @@ from fakes import DEVICE
 
 from autotuned.errors import NoDeviceError
 from autotuned.gpu import device
-from autotuned.gpu.device import INTERPRETER, Device, from_json, safe_name
+from autotuned.gpu.device import INTERPRETER, Device, from_json
 
 
 def gpu(name: str, arch: str = "sm_90", sm_count: int = 132, mig: str | None = None) -> Device:
@@ -195,22 +195,6 @@ def test_the_folder_of_a_device_b90(where: Device, slug: str) -> None:
     assert where.slug == slug
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("a/b\\c", "a-b-c"),
-        ("..", ""),
-        ("../x", "x"),
-        ("A  B", "a-b"),
-        ("µ-GPU", "gpu"),
-        ("-x-", "x"),
-        ("a.b_c-1", "a.b_c-1"),
-    ],
-)
-def test_safe_names_hold_no_separators_spaces_or_capitals(text: str, name: str) -> None:
-    assert safe_name(text) == name
-
-
 @pytest.mark.parametrize("where", [H100, gpu("X", mig="1g.10gb"), INTERPRETER], ids=["GPU", "slice", "interpreter"])
 def test_a_device_survives_json(where: Device) -> None:
     assert from_json(where.to_json()) == where
@@ -244,11 +228,3 @@ def test_the_cpu_has_a_name_an_arch_and_cores() -> None:
     assert here.sm_count >= 1
     assert here.slug.startswith("cpu-")
     assert device.cpu() is here
-
-
-@pytest.mark.parametrize("name", ["con", "NUL", "aux", "com1", "lpt9", "con.k", "aux.kernels.matmul"])
-def test_no_file_is_called_what_windows_takes_for_a_device(name: str) -> None:
-    stem = device.file_stem(name)
-    assert stem.partition(".")[0] != name.lower().partition(".")[0] or "-" in stem
-    assert stem != name
-    assert device.file_stem("app.con") == "app.con"

@@ -18,7 +18,7 @@ import autotuned
 from autotuned import autotune
 from autotuned.api.function import TunedFunction
 from autotuned.key import key
-from autotuned.resolve.advice import COUNT
+from autotuned.resolve.searcher import COUNT
 from autotuned.store import listing
 
 CONFIGS = [Config({"step": step}) for step in (8, 16)]

@@ -80,8 +80,6 @@ def test_a_function_is_called_by_name_and_where_it_must_be_by_place() -> None:
 
     call = codegen.by_name(f, ["a", "b"], ["a"], {"BLOCK": 64})
     assert call((1, 2), (3,)) == (1, 2, {"BLOCK": 64})
-    call = codegen.by_name(f, ["a", "b"], ["a"], {"BLOCK": 64}, takes_grid=True)
-    assert call((1, 2), (3,)) == (1, 2, {"BLOCK": 64, "grid": (3,)})
     assert codegen.by_name(lambda **kw: kw, [], (), {"BLOCK": 64})((), None) == {"BLOCK": 64}
 
 

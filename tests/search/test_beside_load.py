@@ -8,8 +8,9 @@ import pytest
 import replay
 from simulated import Bursts, Gpu
 
-from autotuned.search import race, scale
-from autotuned.search.drift import Drift
+from autotuned.search import race
+from autotuned.search import trial as scale
+from autotuned.search.rounds import Drift
 from autotuned.search.trial import Trial
 
 RECORDINGS = {recording.name: recording for recording in replay.recordings()}

@@ -12,7 +12,7 @@ from stored import records
 
 from autotuned import autotune
 from autotuned.errors import AllConfigsFailedError
-from autotuned.search import racing, sampling, search, timers
+from autotuned.search import racing, search, timers
 from autotuned.search.compiling import compile as compiling
 from autotuned.search.compiling.compile import CompileStream, Wanted
 from autotuned.store import locks
@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in (search, sampling, racing, compiling, timers, locks):
+    for module in (search, racing, compiling, timers, locks):
         monkeypatch.setattr(module, "time", made)
     return made
 
@@ -254,8 +254,8 @@ def test_as_long_as_none_has_run_they_are_compiled(clock, monkeypatch):
 
 
 def test_a_twentieth_of_a_budget_is_kept_for_the_last_comparison(monkeypatch):
-    monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=lambda: 7.0))
-    found = sampling.Sampling(SimpleNamespace(budget_s=100.0), None)
+    monkeypatch.setattr(racing, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    found = racing.Sampling(SimpleNamespace(budget_s=100.0), None)
     assert found.left_s == 95.0
     found.use_all()
     assert found.left_s == 100.0

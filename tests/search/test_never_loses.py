@@ -15,7 +15,7 @@ from fakes import FakeConfig as Config
 import autotuned
 from autotuned import autotune
 from autotuned.offline.measure import remark
-from autotuned.search import race, racing, sampling, search
+from autotuned.search import race, racing, search
 from autotuned.search.compiling import compile as compiling
 from autotuned.search.race import Duel, Track, duel, winner
 from autotuned.search.trial import Trial, median
@@ -264,15 +264,15 @@ class Late:
 
     def __init__(self, took: Callable[[float], None], monkeypatch: pytest.MonkeyPatch, budget_s: float) -> None:
         self.now_s, self._took = 0.0, took
-        for module in (sampling, racing, search, compiling):
+        for module in (racing, search, compiling):
             monkeypatch.setattr(module, "time", self)
-        use_all = sampling.Sampling.use_all
+        use_all = racing.Sampling.use_all
 
         def late(self_: Any) -> None:
             use_all(self_)
             self.now_s += budget_s
 
-        monkeypatch.setattr(sampling.Sampling, "use_all", late)
+        monkeypatch.setattr(racing.Sampling, "use_all", late)
 
     def monotonic(self) -> float:
         return self.now_s

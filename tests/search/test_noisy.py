@@ -22,7 +22,7 @@ from autotuned import autotune
 from autotuned.gpu import device
 from autotuned.offline.measure import remark
 from autotuned.resolve.request import Options
-from autotuned.search import race, racing, sampling, search, timers
+from autotuned.search import race, racing, search, timers
 from autotuned.search.compiling import compile as compiling
 from autotuned.store import listing
 from autotuned.store.record import TuningRecord
@@ -67,7 +67,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], World]:
 
     def make(noisy_until_s: float) -> World:
         made = World(noisy_until_s)
-        for module in (search, sampling, racing, compiling, timers):
+        for module in (search, racing, compiling, timers):
             monkeypatch.setattr(module, "time", made)
         once = race.race
         monkeypatch.setattr(race, "race", lambda *args, **more: made.races.append(made.now_s) or once(*args, **more))

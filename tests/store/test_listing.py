@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import FakeConfig, form, make_key
@@ -116,3 +117,24 @@ def test_config_files_that_are_registered_later_count(tmp_path: Path) -> None:
     lookup.register_configs(tmp_path)
     assert make_key(999).digest[:12] in str(missed(1000))
     assert json.dumps(explain.nearest(make_key(1000)).call)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("content", "head"),
+    [
+        ('{"a": 1, "b": {"timings": 2}, "timings": [1, 2', {"a": 1, "b": {"timings": 2}}),
+        ('{"a": "\\u00e9,", "timings": [', {"a": "\u00e9,"}),
+        ('{"a": ", \\"timings\\": [", "timings": [', {"a": ', "timings": ['}),
+        ('{"a": {"b": 1, "timings": []}, "timings": [', None),
+        ('{"timings": [', None),
+        ('{"a": 1, "b": [1,', None),
+        ('{"a": NaN, "timings": [', None),
+        ('{"a": 1e999, "timings": [', None),
+        ('[1, "timings": [', None),
+        ("[" * 5000 + ', "timings": [', None),
+        ("", None),
+        ('{1: 1, "timings": [', None),
+    ],
+)
+def test_the_first_fields_of_a_file_are_parsed_without_the_rest(content: str, head: Any) -> None:
+    assert listing.json_head(content.encode("utf-8"), "timings") == head

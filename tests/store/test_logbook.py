@@ -8,7 +8,7 @@ from fakes import FakeConfig, form, make_key
 from faults import faults
 
 from autotuned import disk
-from autotuned.store import layout, logbook
+from autotuned.store import layout, records
 from autotuned.store.record import Timing
 
 KEY = make_key()
@@ -16,14 +16,14 @@ TIMINGS = [Timing(form(FakeConfig({"BLOCK": n})), float(n), float(n), float(n), 
 
 
 def written(path: Path, *timings: Timing, key: Any = KEY) -> Path:
-    with logbook.open_for(path, key) as write:
+    with records.open_logbook(path, key) as write:
         for timing in timings:
             write(timing)
     return path
 
 
 def found(path: Path, key: Any = KEY) -> list[Timing]:
-    return list(logbook.read(path, key).values())
+    return list(records.timings_in(path, key).values())
 
 
 def test_it_lies_hidden_beside_the_record(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_it_lies_hidden_beside_the_record(tmp_path: Path) -> None:
 
 def test_timings_are_there_as_they_are_written(tmp_path: Path) -> None:
     path = tmp_path / "v2" / ".a.logbook"
-    with logbook.open_for(path, KEY) as write:
+    with records.open_logbook(path, KEY) as write:
         for n, timing in enumerate(TIMINGS, 1):
             write(timing)
             assert found(path) == TIMINGS[:n]

@@ -215,7 +215,7 @@ def test_a_record_of_a_newer_schema_is_left_alone(caplog: pytest.LogCaptureFixtu
     ids=repr,
 )  # fmt: skip
 def test_what_is_of_a_newer_schema(data: Any, newer: bool) -> None:
-    assert records.is_newer(data) is newer
+    assert record.is_newer(data) is newer
 
 
 # -- folders that cannot be used -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from simulated import Gpu
 
 import autotuned
 from autotuned import autotune
-from autotuned.search import race, racing, sampling, timers
+from autotuned.search import race, racing, timers
 from autotuned.search.timers import Timer
 from autotuned.search.trial import Trial
 
@@ -171,7 +171,7 @@ def search(recording: Recording, seed: int, gpu: Gpu, order: Sequence[int] | Non
     with pytest.MonkeyPatch.context() as patch:
         timer = gpu.install(patch)
         patch.undo()
-        for module in (timers, racing, sampling):
+        for module in (timers, racing):
             patch.setattr(module, "time", gpu.time())
         patch.setattr(timers, "for_device", lambda *given: timer)
         with autotuned.mode("search"):

@@ -116,7 +116,7 @@ def test_b56_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
 BECOME = f"""
 import filelock, importlib.readers, importlib.resources, os, platformdirs, secrets, sys, tempfile
 sys.path.insert(0, {str(SUPPORT)!r})
-import autotuned.configs, autotuned.api.decorator, autotuned.store.gc, autotuned.store.logbook, autotuned.search.search, fakes, uuid
+import autotuned.configs, autotuned.api.decorator, autotuned.store.gc, autotuned.store.records, autotuned.search.search, fakes, uuid
 from autotuned.configfiles import lookup
 list(lookup.config_folders())
 os.setgroups([])

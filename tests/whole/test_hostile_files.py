@@ -24,7 +24,7 @@ from autotuned.recording import file as calls
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import explain, sources
 from autotuned.search import exclusions
-from autotuned.store import layout, listing, locks, logbook, record
+from autotuned.store import layout, listing, locks, record, records
 from autotuned.store.journal import Journal
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import fingerprint
@@ -106,7 +106,7 @@ def test_a_logbook_gives_timings_or_nothing(chance: random.Random, other: Any) -
     header = {"schema": record.SCHEMA, "kernel": KEY.kernel, "key": KEY.to_json(), "restore": None}
     timing = Timing(form(CONFIGS[0]), 10.0, 9.0, 11.0, 40).fields()
     put(path, None).write_text("\n".join(map(json.dumps, [header, changed(timing, chance), other, timing])))
-    found = logbook.read(path, KEY)
+    found = records.timings_in(path, KEY)
     assert record.identity_of(form(CONFIGS[0])) in found
     assert all(type(one.samples) is int and one.identity == identity for identity, one in found.items())
 

@@ -14,7 +14,7 @@ from stored import records
 from autotuned import autotune
 from autotuned.errors import ArgumentNameError, CheckError
 from autotuned.search import race, timers
-from autotuned.search.safety import snapshots
+from autotuned.search.safety import protection as snapshots
 from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
 from autotuned.tunable import function

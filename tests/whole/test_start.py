@@ -42,10 +42,10 @@ assert tuned.cache_info().searches == int(sys.argv[1]), tuned.cache_info()
 # Each takes about 0.1 ms, and as much for each 15 KB of its byte code: one more here is a decision.
 MODULES = [
     "_launch", "_native", "_startup", "api", "api.decorator", "api.pickling", "api.tuned", "disk",
-    "env", "errors", "events", "gpu", "gpu.device", "key", "key.key", "key.naming", "key.reach", "key.source",
+    "env", "events", "gpu", "gpu.device", "key", "key.key", "key.reach", "key.source",
     "key.source_text", "launch", "launch.codegen", "launch.launcher", "resolve", "resolve.active",
-    "resolve.chooser", "resolve.offering", "resolve.request", "resolve.sources", "resolve.tuner",
-    "store", "store.choice", "store.conditions", "store.layout", "store.record", "store.records", "triton_compat",
+    "resolve.chooser", "resolve.request", "resolve.sources", "resolve.tuner",
+    "store", "store.choice", "store.conditions", "store.record", "triton_compat",
     "triton_compat.fingerprint", "triton_compat.kernel", "triton_compat.versions", "tunable", "tunable.call",
     "tunable.configs", "tunable.kernel", "typed_json",
 ]  # fmt: skip

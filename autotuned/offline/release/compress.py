@@ -24,7 +24,7 @@ from autotuned.rules.fit import Fit, fit
 from autotuned.rules.table import Table, tables
 from autotuned.store import conditions, layout, records
 from autotuned.store.conditions import Conditions
-from autotuned.store.record import Timing, TuningRecord
+from autotuned.store.record import Timing, TuningRecord, inspect, look_up
 from autotuned.typed_json import Json, JsonFields, canonical
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class _Known:
                 self._read(path)
 
     def _read(self, path: Path) -> None:
-        found, seen = records.inspect(path)
+        found, seen = inspect(path)
         if found is not None:
             if found.winner is not None:
                 self._note(_Call(found.key, entry_of(found), found if found.timings else None))
@@ -180,7 +180,7 @@ class _Known:
         file, faults = exchange.read(path)
         self._faults += [fault for fault in faults if not fault.harmless]
         for key, entry in file.entries() if file is not None else ():
-            here = records.look_up(key)[0]
+            here = look_up(key)[0]
             self._note(_Call(key, entry, here if here is not None and here.winner and here.timings else None))
 
     def _note(self, call: _Call) -> None:
@@ -190,7 +190,7 @@ class _Known:
 
     def refresh(self, key: Key) -> None:
         """Read the record of a call again."""
-        here = records.look_up(key)[0]
+        here = look_up(key)[0]
         if here is not None and here.winner is not None and here.timings:
             self.calls[key] = _Call(key, entry_of(here), here)
 

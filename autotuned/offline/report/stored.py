@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from autotuned import disk
 from autotuned.configfiles import exchange, lookup
 from autotuned.configfiles.file import Entry
 from autotuned.errors import KernelNameError
-from autotuned.gpu.device import from_json, safe_name
+from autotuned.gpu.device import from_json
 from autotuned.key import words
 from autotuned.key.key import Key
 from autotuned.store import listing
@@ -134,7 +135,7 @@ class Filter:
         """Whether a key matches."""
         return (
             (self.kernel is None or f".{key.kernel}".endswith(f".{self.kernel}"))
-            and safe_name(self.device or "") in _of_context(key.context)[1]
+            and disk.safe_name(self.device or "") in _of_context(key.context)[1]
             and (self.triton is None or f"{_version(key)}.".startswith(f"{self.triton.rstrip('.')}."))
         )
 

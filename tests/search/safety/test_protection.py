@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from autotuned.key.memory import tensors_in
-from autotuned.search.safety import snapshots
+from autotuned.search.safety import protection as snapshots
 from autotuned.search.safety.protection import Guard
 from autotuned.triton_compat.compiled import Access, union
 

@@ -7,7 +7,7 @@ from fakes import FakeDescriptor, FakeTensor
 
 from autotuned.key.memory import aliases, tensors_in, unshared
 from autotuned.launch.bound import zero, zero_named
-from autotuned.search.safety.snapshots import Protection, Snapshot
+from autotuned.search.safety.protection import Protection, Snapshot
 
 
 def ones(n: int = 4) -> Any:

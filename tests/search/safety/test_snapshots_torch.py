@@ -10,8 +10,8 @@ from fakes import FakeDescriptor
 
 from autotuned.key.memory import aliases, elements
 from autotuned.launch.bound import zero_named
-from autotuned.search.safety import snapshots
-from autotuned.search.safety.snapshots import Protection, Snapshot, poison
+from autotuned.search.safety import protection as snapshots
+from autotuned.search.safety.protection import Protection, Snapshot, poison
 
 
 def matrix() -> torch.Tensor:
