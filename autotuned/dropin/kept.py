@@ -6,6 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from autotuned.dropin import kept_host
 from autotuned.dropin.stock_tuner import keeping
 from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import exact, source
-from autotuned.triton_compat import fingerprint, launcher, specialization
+from autotuned.search import failures
+from autotuned.triton_compat import compiled, fingerprint, launcher, specialization
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization
 from autotuned.typed_json import Json, canonical, digest
@@ -63,16 +65,32 @@ class Kept:
         if now is not self:
             return (self._original if now is None else now)(src, target=target, options=options, **more)
         start, wanted = time.perf_counter(), _wanted(src, target, options)
+        compile_ = partial(self._original, src, target=target, options=options, **more)
         found = self._found(src, wanted) if wanted is not None else None
-        if found is not None and wanted is not None:
-            self.loaded += 1
-            events.emit("load", wanted.kernel, wanted.digest, time.perf_counter() - start, str(self._path(wanted)))
-            return found
-        compiled = self._original(src, target=target, options=options, **more)
+        if found is None or wanted is None:
+            return self._compiled(wanted, compile_)
+        self.loaded += 1
+        events.emit("load", wanted.kernel, wanted.digest, time.perf_counter() - start, str(self._path(wanted)))
+        compiled.replace_if_refused(found, partial(self._instead, wanted, compile_))
+        return found
+
+    def _compiled(self, wanted: Wanted | None, compile_: Callable[[], Any]) -> Any:
+        made = compile_()
         self.compiled += 1
         if wanted is not None:
-            self._keep(wanted, compiled)
-        return compiled
+            self._keep(wanted, made)
+        return made
+
+    def _instead(self, wanted: Wanted, compile_: Callable[[], Any], error: Exception) -> Any:
+        """Compile what the driver refused to load, as one older than the compiler does; None if memory is short."""
+        if failures.is_passing(error):
+            return None
+        self._refuse(wanted, error, self._path(wanted))
+        return self._compiled(wanted, compile_)
+
+    def _refuse(self, wanted: Wanted, error: Exception, about: Path) -> None:
+        events.emit("refuse", wanted.kernel, wanted.digest, 0.0, f"binary: {error}")
+        env.warn_once(f"kept {about}", "`%s`: its kept binary is not used: %s", wanted.kernel, error)
 
     def _path(self, wanted: Wanted) -> Path:
         return self.folder / f"{wanted.digest}{binaryfile.SUFFIX}"
@@ -95,18 +113,16 @@ class Kept:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, AutotunedError, ValueError, TypeError, KeyError) as error:
-            events.emit("refuse", wanted.kernel, wanted.digest, 0.0, f"binary: {error}")
-            about = self.folder if isinstance(error, OSError) else path
-            env.warn_once(f"kept {about}", "`%s`: its kept binary is not used: %s", wanted.kernel, error)
+            self._refuse(wanted, error, self.folder if isinstance(error, OSError) else path)
             return None
 
-    def _keep(self, wanted: Wanted, compiled: Any) -> None:
+    def _keep(self, wanted: Wanted, made: Any) -> None:
         """Store a kernel; a failure only costs the next start a compilation."""
-        code, path = getattr(compiled, "asm", {}).get("cubin"), self._path(wanted)
+        code, path = getattr(made, "asm", {}).get("cubin"), self._path(wanted)
         if not isinstance(code, bytes) or binaryfile.is_of_newer(path):
             return
-        metadata = specialization.launch_metadata_of(compiled, wanted.special)
-        metadata[_TTIR] = str(compiled.asm.get(_TTIR, ""))  # says which arguments are written
+        metadata = specialization.launch_metadata_of(made, wanted.special)
+        metadata[_TTIR] = str(made.asm.get(_TTIR, ""))  # says which arguments are written
         parts = wanted.kernel, toolchain.version(), wanted.code, wanted.form, metadata
         file = BinaryFile(wanted.kernel)
         file.add(Variant(*parts, hashlib.sha256(code).hexdigest()), code)

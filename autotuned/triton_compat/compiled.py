@@ -123,6 +123,24 @@ def compile_specialization(kernel: Any, parts: tuple[Any, ...]) -> str:
     return str(compiled.hash)
 
 
+def replace_if_refused(compiled: Any, again: Callable[[Exception], Any]) -> None:
+    """Where the driver refuses a kernel's binary as it is loaded, load that of `again(error)` instead, if not None."""
+
+    def load() -> None:
+        del compiled._init_handles  # Triton's own is there again
+        try:
+            compiled._init_handles()
+        except RuntimeError as error:
+            other = again(error)
+            if other is None:
+                compiled._init_handles = load
+                raise
+            vars(compiled).update(vars(other))
+            compiled._init_handles()
+
+    compiled._init_handles = load
+
+
 def prepare_compiler() -> None:
     """Do what each process must do before its first compilation."""
     import triton.compiler  # noqa: F401

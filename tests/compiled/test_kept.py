@@ -150,6 +150,42 @@ def test_a_damaged_file_costs_a_compilation_and_is_replaced(start, tmp_path, cap
     assert kept.loaded == 1
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_what_the_driver_refuses_is_compiled_and_replaced(start, tmp_path, monkeypatch, caplog, launches, replace):
+    kernels, _ = start(tmp_path / "kept")
+    run(kernels)
+    load, refused = fake_cuda.Utils.load_binary, iter(range(1))
+
+    def refuse(self, name, *given):
+        if next(refused, None) is not None:
+            raise RuntimeError("Triton Error [CUDA]: device kernel image is invalid")
+        return load(self, name, *given)
+
+    monkeypatch.setattr(fake_cuda.Utils, "load_binary", refuse)
+    kernels, kept = start(tmp_path / "kept", replace=replace)
+    with caplog.at_level(logging.WARNING, "autotuned"):
+        first = run(kernels)
+    assert (kept.loaded, kept.compiled, len(launches)) == (2, 1, 4)
+    assert "its kept binary is not used: Triton Error [CUDA]: device kernel image is invalid" in caplog.text
+    assert run(kernels) == first and len(launches) == 6
+    kernels, kept = start(tmp_path / "kept")
+    run(kernels)
+    assert (kept.loaded, kept.compiled) == (2, 0)
+
+
+def test_a_device_without_memory_is_no_fault_of_what_is_kept(start, tmp_path, monkeypatch):
+    kernels, _ = start(tmp_path / "kept")
+    run(kernels)
+    kernels, kept = start(tmp_path / "kept")
+    with monkeypatch.context() as full:
+        error = RuntimeError("Triton Error [CUDA]: out of memory")
+        full.setattr(fake_cuda.Utils, "load_binary", lambda self, *given: (_ for _ in ()).throw(error))
+        with pytest.raises(RuntimeError, match="out of memory"):
+            run(kernels)
+    run(kernels)
+    assert (kept.loaded, kept.compiled) == (2, 0)
+
+
 def test_a_file_of_another_kernel_in_its_place_is_not_used(start, tmp_path):
     kernels, _ = start(tmp_path / "kept")
     run(kernels)
