@@ -18,7 +18,9 @@ from autotuned.search.trials import Board
 from autotuned.store import locks
 from autotuned.store.record import Quality
 
-FAR_OFF_UNWARMED = 2.0  # like `race.FAR_OFF`, while others compile
+# Like `race.FAR_OFF`, while others compile, of each config's fastest sample. The three are taken at once, and a burst
+# of load may slow them all: by medians and twice the time, a tenth of all configs left so beside 30% foreign load.
+FAR_OFF_UNWARMED = 4.0
 # After a noisy race, wait until a probe of the untuned config is calm and clocks are up, for at most ten times the
 # race's duration.
 PATIENCE_S, PATIENCE_RACES = 10.0, 10.0
@@ -149,12 +151,12 @@ class Racing:
         Clocks were not up yet, so these samples only filter, and serve as an answer if there is no time for a race.
         """
         running = self._board.open()
-        measured = [trial.median_us for trial in running if trial.samples_us]
+        measured = [min(trial.samples_us) for trial in running if trial.samples_us]
         if self._sampling.is_late or not measured or self._job.all_stay:
             return running
         limit_us = FAR_OFF_UNWARMED * min(measured)
         stays = self._board.untuned
-        racing = [one for one in running if one is stays or not one.samples_us or one.median_us <= limit_us]
+        racing = [one for one in running if one is stays or min(one.samples_us, default=0.0) <= limit_us]
         if self._job.timer.overlaps:
             self._sampling.set_aside(racing)
         return racing

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import replay
 from simulated import Bursts, Gpu
 
-from autotuned.search import race
+from autotuned.search import race, racing
 from autotuned.search import trial as scale
 from autotuned.search.rounds import Drift
 from autotuned.search.trial import Trial
@@ -30,6 +31,32 @@ def searched(name: str, seed: int) -> replay.Result:
 @pytest.mark.parametrize(("name", "seeds", "most"), [("rmsnorm", 8, 0.003), ("add", 3, 0.005), ("splitk", 2, 0.0034)])
 def test_what_is_picked_beside_load_is_close_to_the_best(name: str, seeds: int, most: float) -> None:
     assert max(searched(name, seed).regret for seed in range(seeds)) <= most
+
+
+def raced(*samples_us: list[float]) -> list[int]:
+    """Which configs are raced after these samples, which were taken while others compiled."""
+    trials = [trial(index, *samples) for index, samples in enumerate(samples_us)]
+    board = SimpleNamespace(open=lambda: trials, untuned=trials[0])
+    job = SimpleNamespace(timer=SimpleNamespace(overlaps=False), all_stay=False)
+    sampling = SimpleNamespace(is_late=False)
+    return [one.index for one in racing.Racing(job, board, sampling, *[None] * 3).worth_racing()]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("us", "pause_us"), [(10.0, 100.0), (25.0, 30.0), (25.0, 100.0), (100.0, 100.0)])
+def test_a_burst_while_others_compile_drops_no_config(us: float, pause_us: float) -> None:
+    """Three samples at once; of 500 configs that are as fast as the others a tenth was not raced before."""
+    bursts, now_us = Bursts(1), 0.0
+    for _ in range(500):
+        samples_us = []
+        now_us += 5000
+        for _ in range(3):
+            samples_us.append(bursts(now_us, us))
+            now_us += samples_us[-1] + pause_us
+        assert raced([us] * 3, samples_us) == [0, 1]
+
+
+def test_what_is_far_off_while_others_compile_is_not_raced() -> None:
+    assert raced([50.0], [10.0, 11.0, 30.0], [39.0], [41.0, 60.0, 70.0], []) == [0, 1, 2, 4]
 
 
 def beside(count: int, lead: float, seed: int) -> tuple[Trial, Trial]:
