@@ -35,6 +35,8 @@ FINAL_BAND, FINALISTS = 0.03, 8
 # Relative; the untuned config wins if it is this close to the fastest, one that is earlier in the list if it is `NEAR`:
 # with 0.003 chance decided between configs of a split-K product that are 0.5% apart (H200).
 TIE_BAND, NEAR, TIE_ERRORS, TIE = 0.0025, 0.0015, 2.5, math.log1p(0.0025)
+# Where a time is not known to 0.3%, or a difference to 0.5%, more errors are allowed: chance decided one of ten ties.
+NOISY_TIE_ERRORS, TELLS, UNKNOWN = 3.5, 0.003, 0.005
 # The fastest and the one that wins the tie are sampled until that is certain by so many standard errors, with at most
 # so many launches of each, which take at most so long. In bootstrapped replays of the product, ten orders of the list
 # had 4.1 winners, up to 0.8% apart; with 480 launches and `Trial.center_us` 2.6, up to 0.25% apart, for 0.04 s; in
@@ -290,8 +292,8 @@ def _guard_limit(error: float) -> float:
 
 
 def _final_limit(error: float) -> float:
-    """A tie plus three standard errors."""
-    return TIE_BAND + 3 * error
+    """A tie plus three standard errors, or four where few noisy samples tell little."""
+    return TIE_BAND + (3 if error <= UNKNOWN else 4) * error
 
 
 def _final_round(trials: Sequence[Trial]) -> int:
@@ -318,21 +320,19 @@ def _part(rounds: Rounds, finalists: Sequence[Trial], untuned: int | None) -> No
         tied = _tied(finalists, untuned)
         pair = [tied[0], min(tied, key=by.us)]
         apart = by.us(pair[0]) / by.us(pair[1]) - 1
-        errors = [by.error(trial) for trial in pair]
-        doubt = math.hypot(*errors)
+        doubt = math.hypot(*map(by.error, pair))
         certain = abs(apart - _band(pair[0], untuned)) > PART_ERRORS * doubt
         done = pair[0] is pair[1] or certain or doubt < PARTED or apart + 2 * doubt < TIE_BAND
         count = max(FINAL_ROUND, LAST_ROUND // pair[0].launches, len(pair[0].samples_us) // 4)
-        if done or not any(map(_may_part, pair, errors)) or not rounds.run(_open(pair), count):
+        if done or not _may_part(pair, doubt) or not rounds.run(_open(pair), count):
             break
 
 
-def _may_part(trial: Trial, error: float) -> bool:
+def _may_part(pair: Sequence[Trial], doubt: float) -> bool:
     """Whether more samples are allowed, and can tell: else the two would flip from search to search."""
-    launches, us = len(trial.samples_us) * trial.launches, sum(trial.samples_us)
-    most = min(MOST_PARTED, PART_BUDGET_S * 1e6 * launches / us)
-    can_tell = error * math.sqrt(2 * launches / most) < TOO_COARSE
-    return not trial.error and can_tell and launches < MOST_PARTED and us < PART_BUDGET_S * 1e6
+    used = [max(len(one.samples_us) * one.launches / MOST_PARTED, sum(one.samples_us) / PART_BUDGET_S / 1e6)
+            for one in pair if not one.error]  # fmt: skip
+    return bool(used) and min(used) < 1 and doubt * math.sqrt(max(used)) < TOO_COARSE
 
 
 def _band(trial: Trial, untuned: int | None) -> float:
@@ -444,7 +444,7 @@ def _tied(trials: Sequence[Trial], untuned: int | None) -> list[Trial]:
     lead = min(trials, key=lambda trial: times_us[trial.index])
     # The leader's error, not each trial's own: that of a trial dropped after three samples is large.
     error = by.error(lead) if by is FASTEST else _shrunk_error(lead, _pooled_spread(trials))
-    doubt = min(TIE_ERRORS * math.sqrt(2) * error, GUARD_BAND)
-    lead_us = times_us[lead.index]
+    error *= TIE_ERRORS if error <= TELLS or by is FASTEST else NOISY_TIE_ERRORS
+    lead_us, doubt = times_us[lead.index], min(math.sqrt(2) * error, GUARD_BAND)
     tied = [one for one in trials if times_us[one.index] <= (1 + max(_band(one, untuned), doubt)) * lead_us]
     return sorted(tied, key=lambda trial: (trial.index != untuned, trial.index))

@@ -106,12 +106,9 @@ def entered(kind: str) -> list[str]:
             run("import double_kernel; double_kernel.call()", AUTOTUNED_RECORD=f"{folder}/calls.jsonl")
         run(PROGRAM, kind, f"{folder}/entered.json")
         found = json.loads((Path(folder) / "entered.json").read_text())
-    return [
-        f"{home.name}/{Path(path).relative_to(home)}"
-        for path in found
-        for home in homes
-        if Path(path).is_relative_to(home)
-    ]
+    inner = lambda path: next(home for home in reversed(homes) if Path(path).is_relative_to(home))
+    ours = [path for path in found if any(map(Path(path).is_relative_to, homes))]
+    return [f"{inner(path).name}/{Path(path).relative_to(inner(path))}" for path in ours]
 
 
 def main() -> None:

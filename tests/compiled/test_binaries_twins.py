@@ -132,10 +132,11 @@ def test_a_grid_that_moves_a_tensor_in_the_first_launch_has_the_binary_for_where
     assert [call.grid for call in launched(device)] == [(4, 1, 1)]
 
 
-def test_a_grid_that_sets_a_knob_in_the_first_launch_leaves_it_to_triton(served, monkeypatch):
+def test_a_grid_that_sets_a_knob_in_the_first_launch_leaves_it_to_triton(served, monkeypatch, tmp_path):
     import triton
 
     kernels, library, device = served
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "empty"))  # another test may have compiled it so
     memory = torch.zeros(512)
 
     def grid(meta):
