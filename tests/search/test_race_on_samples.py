@@ -143,8 +143,9 @@ class TestRecorded:
 # took 0.17 s, 930 launches and 150 waits here, and 0.12 s of statistics on top. Since the median of a finalist is to be
 # known to 0.1% and not to 0.2%, short kernels take up to twice as long as before; telling ties apart adds a quarter, and
 # half more of rmsnorm, whose two fastest are one binary elsewhere: 480 launches left winners 0.5% apart (H200).
+# That noisy near ties do not flip costs a tenth more of rmsnorm in one race of six.
 LIMITS = {
-    "matmul": (0.12, 260, 110), "attention": (0.14, 220, 100), "rmsnorm": (0.28, 2800, 180), "add": (0.22, 1450, 180),
+    "matmul": (0.12, 260, 110), "attention": (0.14, 220, 100), "rmsnorm": (0.28, 2700, 195), "add": (0.22, 1450, 180),
     "softmax": (0.06, 450, 75), "splitk": (0.26, 2350, 275),
 }  # fmt: skip
 
