@@ -356,3 +356,16 @@ def remember_originals() -> None:
 
     originals.setdefault("tuner", own_run())
     originals.setdefault("jit", JITFunction.run)
+
+
+def stand_in(module: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace a function of Triton's by `make(original)`; returns a function that undoes it, unless it was replaced."""
+    before = getattr(module, name)
+    made = make(before)
+    setattr(module, name, made)
+
+    def undo() -> None:
+        if getattr(module, name) is made:
+            setattr(module, name, before)
+
+    return undo

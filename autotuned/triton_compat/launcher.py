@@ -59,14 +59,7 @@ def stand_in_for_build(make: Callable[[Callable[..., str]], Callable[..., str]])
     """Replace Triton's `_build`, which runs a C compiler, by `make(original)`; returns an undo function."""
     from triton.runtime import build
 
-    before = build._build
-    made = build._build = make(before)
-
-    def undo() -> None:
-        if build._build is made:
-            build._build = before
-
-    return undo
+    return kernel.stand_in(build, "_build", make)
 
 
 def builds_by_itself() -> bool:

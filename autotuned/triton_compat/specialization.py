@@ -411,11 +411,4 @@ def stand_in_for_compile(make: Callable[[Callable[..., Any]], Callable[..., Any]
     """Replace Triton's `compile` by `make(original)` for kernels first launched later; returns an undo function."""
     from triton import compiler
 
-    before = compiler.compile
-    made = compiler.compile = make(before)
-
-    def undo() -> None:
-        if compiler.compile is made:
-            compiler.compile = before
-
-    return undo
+    return kernel.stand_in(compiler, "compile", make)
