@@ -143,7 +143,7 @@ def read(path: Traversable) -> BinaryFile | None:
 
 
 def _say_faults(file: BinaryFile) -> None:
-    """Warn once about what is left out of a file, of which a call found nothing that serves it."""
+    """Warn once about the faulty variants of a file in which a call found nothing."""
     for fault in file.faults[:_FAULTS]:
         _say(file.path, fault)
     if len(file.faults) > _FAULTS:

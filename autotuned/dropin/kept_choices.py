@@ -1,4 +1,4 @@
-"""Choices beside what a folder of `--binaries` keeps, found as its kernels are: without hashing Triton's files.
+"""Choices in a folder of `--binaries`, found as its kernels are: without hashing Triton's files.
 
 Each is a record of the store, under the call's key with the launch interface in the place of the toolchain.
 """

@@ -40,8 +40,8 @@ NOISY_TIE_ERRORS, TELLS, UNKNOWN = 3.5, 0.003, 0.005
 # The fastest and the one that wins the tie are sampled until that is certain by so many standard errors, with at most
 # so many launches of each, which take at most so long. In bootstrapped replays of the product, ten orders of the list
 # had 4.1 winners, up to 0.8% apart; with 480 launches and `Trial.center_us` 2.6, up to 0.25% apart, for 0.04 s; in
-# whole searches up to 0.39%, and on an H200 up to 0.56%. Where the error of the difference is below `PARTED`, a tie is
-# little more than `NEAR`; two of which it would stay above `TOO_COARSE` are not sampled further.
+# whole searches up to 0.39%, and on an H200 up to 0.56%. Sampling ends once the error of the difference is below
+# `PARTED`, and does not begin if all launches would leave it above `TOO_COARSE`.
 PART_ERRORS, MOST_PARTED, PART_BUDGET_S, PARTED, TOO_COARSE = 2.5, 1200, 0.12, 0.00075, 0.0012
 NOISY = 0.05  # a choice is noisy if the middle 60% of the winner's samples spread over more than this, relative
 # The final duel: at most this many pairs, fewer once it is decided by this many standard errors.

@@ -286,9 +286,8 @@ class Racing:
         """Compare the best with the untuned config, within the whole budget; where that is close, elsewhere too."""
         self._board.report(best, "sampling")
         self._sampling.use_all()
-        track = rounds.Track(
-            partial(self._turn, tells=False), recovers=self._ran_well
-        )  # records keep the race's samples
+        # Untold: records keep the race's samples.
+        track = rounds.Track(partial(self._turn, tells=False), recovers=self._ran_well)
         duel = race.duel(best, untuned, track, race.DUEL_ROUND)
         if duel.is_close and self._may_move(best, untuned):
             duel = self._elsewhere(duel, track)

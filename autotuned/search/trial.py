@@ -1,4 +1,4 @@
-"""A config with its samples in a search, and by what configs are compared: times and errors, also beside load."""
+"""A config with its samples in a search, and the times and errors that configs are compared by, also under load."""
 
 from __future__ import annotations
 
