@@ -14,6 +14,7 @@ import fake_cuda
 import pytest
 import torch
 import triton
+from pids import is_running
 from pretended import limit_only
 from triton import knobs
 
@@ -270,14 +271,6 @@ def test_b63_tune_goes_on_in_the_same_process_when_a_compilation_never_ends(tmp_
     assert "it is left out (it took " in done.stderr
     measured_in = {line for line in done.stderr.splitlines() if line.startswith("case of")}
     assert len(measured_in) == 1, done.stderr
-
-
-def is_running(pid):
-    """Whether a process is there and no zombie: in a container nobody may wait for orphans."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_server_whose_parent_is_killed_with_an_answer_unread_just_ends():

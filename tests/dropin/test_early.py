@@ -6,6 +6,7 @@ import sys
 import threading
 
 import pytest
+from pids import has_ended
 from triton.backends.nvidia import driver
 from triton.runtime import build, cache
 
@@ -113,9 +114,14 @@ def script(path, text):
     return str(path)
 
 
+def forget_compiler():
+    if hasattr(build, "_find_compiler"):  # before 3.9 Triton looks for one at each build
+        build._find_compiler.cache_clear()
+
+
 def test_an_early_compiler_that_fails_says_nothing_and_others_do(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("CC", script(tmp_path / "cc", "echo no Python.h; echo no Python.h >&2; exit 1"))
-    build._find_compiler.cache_clear()
+    forget_compiler()
     ran = []
 
     def make(self):
@@ -131,7 +137,7 @@ def test_an_early_compiler_that_fails_says_nothing_and_others_do(tmp_path, monke
 
     monkeypatch.setattr(driver.CudaUtils, "__init__", make)
     launcher.build_driver()
-    build._find_compiler.cache_clear()
+    forget_compiler()
     assert ran == ["no Python.h\n", ""] and build.subprocess is subprocess
 
 
@@ -157,8 +163,7 @@ def test_a_compiler_that_hangs_ends_with_the_program_and_holds_no_pipe_open(tmp_
     command = [sys.executable, "-c", ENDS, str(running)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(running.read_text()), 0)
+    assert has_ended(int(running.read_text()))
     assert not list(tmp_path.glob("tmp*"))  # Triton's folder for what is compiled
 
 

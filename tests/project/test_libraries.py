@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pids import has_ended
 
 import autotuned
 
@@ -419,13 +419,4 @@ def test_a_process_past_its_time_is_ended_with_what_it_has_started(tmp_path):
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])"
     with pytest.raises(subprocess.TimeoutExpired):
         script.started([sys.executable, "-c", code], os.environ, tmp_path, 5.0)
-    state = Path(f"/proc/{(tmp_path / 'id').read_text()}/status")
-    assert any(is_gone(state) or time.sleep(0.05) for _ in range(200))
-
-
-def is_gone(state):
-    """Whether a process has ended; nobody may be there who asks for its exit code."""
-    try:
-        return "zombie" in state.read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    assert has_ended(int((tmp_path / "id").read_text()))

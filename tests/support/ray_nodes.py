@@ -11,6 +11,8 @@ import time
 import uuid
 from pathlib import Path
 
+from pids import is_running
+
 
 def free_port() -> int:
     with socket.socket() as one:
@@ -98,7 +100,7 @@ class Node:
         assert self._process.stdout is not None
         self._process.stdout.close()
         end = time.monotonic() + 30
-        while any(_lives(pid) for pid in ids[1:]) and time.monotonic() < end:
+        while any(is_running(pid) for pid in ids[1:]) and time.monotonic() < end:
             time.sleep(0.05)
 
 
@@ -108,10 +110,3 @@ def _below(pid: int) -> list[int]:
     parents = [tuple(map(int, line.split())) for line in listed.splitlines()]
     found = [child for child, parent in parents if parent == pid]
     return found + [other for child in found for other in _below(child)]
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
