@@ -192,7 +192,7 @@ if __name__ == "__main__":
     children = [multiprocessing.get_context("fork").Process(target=go, args=(300,)) for _ in range(3)]
     [child.start() for child in children]
     [child.join() for child in children]
-    print("said by the app")
+    print("said by the app", flush=True)
     if sys.argv[1:] == ["hang"]:
         time.sleep(60)
     sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
