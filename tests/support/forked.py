@@ -124,17 +124,17 @@ class Server:
         return None if late.is_set() else status
 
 
-_servers: dict[tuple[int, str | None], Server] = {}
+_servers: dict[tuple[int, tuple[str | None, ...]], Server] = {}
 
 
 def run(
     command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
     timeout: float = 120, check: bool = False,
 ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
-    """`Server.run` of the server of this process."""
-    interpreted = (os.environ if env is None else env).get("TRITON_INTERPRET")
-    key = os.getpid(), interpreted
+    """`Server.run` of a server of this process: one for each set of what an interpreter reads as it starts."""
+    given = os.environ if env is None else env
+    key = os.getpid(), tuple(given.get(name) for name in _SAME)
     if key not in _servers:
-        own = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-        _servers[key] = Server(own | ({} if interpreted is None else {"TRITON_INTERPRET": interpreted}))
+        own = {name: value for name, value in os.environ.items() if name not in _SAME}
+        _servers[key] = Server(own | {name: value for name in _SAME if (value := given.get(name)) is not None})
     return _servers[key].run(command, env, cwd, timeout, check)
