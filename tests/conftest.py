@@ -189,14 +189,15 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 
 def _interpret_faster() -> None:
-    """Remember which names of Triton's language its interpreter replaces.
+    """Let Triton's interpreter do what a kernel does, and no more: it takes a third of the time.
 
-    It looks for them among all members of modules and classes, at each launch and at each call of a device function: a
-    quarter of the time of a launch.
+    It computes each sum of integers once more in 64 bits, to see that nothing overflows. And it looks for the names that
+    it replaces among all members of modules and classes, at each launch and at each call of a device function.
     """
     interpreter = sys.modules.get("triton.runtime.interpreter")
     if interpreter is None:
         return
+    object.__setattr__(interpreter.interpreter_builder.options, "sanitize_overflow", False)
     language, core = interpreter.tl, interpreter.tl.core
     places = (language, core, language.math, core.tensor, core.tensor_descriptor_base)
     names = {one: [name for name, member in inspect.getmembers(one) if core.is_builtin(member)] for one in places}
