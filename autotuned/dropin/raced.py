@@ -1,8 +1,8 @@
 """`install(race=True)`: our search behind Triton's `_bench`, in place of the benchmark of Triton's tuners.
 
 Triton's `run` stays in charge: it prunes, asks `_bench` for each config's time, takes the least, keeps the times in
-`.configs_timings` and its file cache, and tells its listener. The first request starts a race of all configs, and each
-answer is the race's.
+`.configs_timings` and its file cache, and tells its listener. The first request starts a race of all configs, or waits
+for another process that races them, and each answer is the race's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any
 from autotuned import env
 from autotuned.dropin.stock_tuner import Seed
 from autotuned.key.key import Key, KeySpec
+from autotuned.resolve.chooser import single_flight
 from autotuned.resolve.request import Options, Question, State
 from autotuned.resolve.searcher import Searcher
 from autotuned.search import failures
+from autotuned.store.choice import Choice
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing
 from autotuned.triton_compat import kernel
@@ -74,7 +76,7 @@ class Race:
 
     def _run(self) -> dict[str, _Times | None]:
         try:
-            choice = self._searcher().search(self._question())
+            choice = self._choice()
         except Exception as error:  # all failed, or the device is lost: Triton will report it in its own way
             self._say(failures.describe(error))
             return {}
@@ -88,6 +90,15 @@ class Race:
                 about = f"left out: {timing.identity}"
                 self._seed.warn_once("`%s`: the race leaves out %s: %s", about, timing.identity, timing.error)
         return answers({timing.identity: timing for timing in choice.record.timings}, winner)
+
+    def _choice(self) -> Choice | None:
+        """That of a search, or of another process or thread that raced the same key meanwhile; None without room."""
+        question = self._question()
+        with single_flight(question, self._seed.tunable) as lock:
+            known = None if question.fresh else self._seed.found(self._key, question.live)
+            if known is not None and known.record is not None and known.record.timings:
+                return known
+            return self._searcher().search(question.replace(lock=lock))
 
     def _say(self, why: str) -> None:
         why = why.splitlines()[0] if why else why
