@@ -38,8 +38,9 @@ if not GPU and os.environ.get("AUTOTUNED_TESTS") != "compiled":
 # other workers.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Tests write modules anew within a second, of equal size, which Python would take for compiled already.
-sys.dont_write_bytecode = True
+# Tests write modules anew within a second, of equal size, which Python would take for compiled already. What is
+# collected is kept: rewriting the assertions of all tests takes longer than importing them.
+sys.dont_write_bytecode = False
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 os.environ.pop("PYTHONUNBUFFERED", None)  # what is printed must arrive without it
 # Begun in the background: children of tests heed Ctrl-C all the same.
@@ -162,6 +163,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     # A busy machine is no failure: neither an example nor making it has a limit by the clock.
     settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")
+
+
+def pytest_collection_finish() -> None:
+    """Keep no bytecode of what tests write."""
+    sys.dont_write_bytecode = True
 
 
 @pytest.hookimpl(wrapper=True)
