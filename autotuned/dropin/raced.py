@@ -16,10 +16,10 @@ from typing import Any
 from autotuned import env
 from autotuned.dropin.stock_tuner import Seed
 from autotuned.key.key import Key, KeySpec
-from autotuned.resolve.chooser import single_flight
 from autotuned.resolve.request import Options, Question, State
 from autotuned.resolve.searcher import Searcher
 from autotuned.search import failures
+from autotuned.store import records
 from autotuned.store.choice import Choice
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing
@@ -94,7 +94,7 @@ class Race:
     def _choice(self) -> Choice | None:
         """That of a search, or of another process or thread that raced the same key meanwhile; None without room."""
         question = self._question()
-        with single_flight(question, self._seed.tunable) as lock:
+        with records.locked(self._key, self._seed.tunable.device(question.call)) as lock:
             known = None if question.fresh else self._seed.found(self._key, question.live)
             if known is not None and known.record is not None and known.record.timings:
                 return known

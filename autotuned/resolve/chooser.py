@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
 from autotuned._startup import errors, later
-from autotuned.gpu.device import wait_for
 from autotuned.key.key import Key, call_part
 from autotuned.resolve import active, sources
 from autotuned.resolve.request import Chosen, Context, Options, Question, State, is_sealed, may_be_sealed, spell
@@ -37,18 +36,6 @@ else:
     layout, locks, records = later("store.layout"), later("store.locks"), later("store.records")
 
 log = logging.getLogger("autotuned")
-
-
-@contextmanager
-def single_flight(question: Question, tunable: Tunable, between_processes: bool = True) -> Iterator[locks.Lock]:
-    """Hold the lock of a question's key: one process or thread searches, the others wait (see `locks.locked`).
-
-    First waits for what this thread has launched. That may need another rank, as a receive does, and this rank must not
-    hold the lock meanwhile: the other one may want the same key before it sends.
-    """
-    wait_for(tunable.device(question.call))
-    with records.locked(question.key, between_processes) as lock:
-        yield lock
 
 
 class Chooser:
@@ -278,8 +265,8 @@ class Chooser:
             return self._for_now(question)
         if ending is not Origin.SEARCH:
             return (fallback.search_forbidden if self._may_search(question) else fallback.untuned)(self, question)
-        between = self.state.keeps(question.key) and not active.agreements
-        with single_flight(question, self.tunable, between) as lock:
+        alone = not self.state.keeps(question.key) or bool(active.agreements)
+        with records.locked(question.key, self.tunable.device(question.call), not alone) as lock:
             # Again: another process or thread may have finished meanwhile.
             known = self.known(question)
             if known is None or not self.is_enough(known, question):
