@@ -70,9 +70,13 @@ class Race:
         """Median, 20th and 80th percentile in ms, infinite for a failure; None if Triton must measure."""
         if self._times is None:
             self._times = {}  # calls within a trial are not part of this race
-            self._times = self._run()
+            self._times = {} if self._is_refused() else self._run()
         (identity,) = self._seed.identities([config])
         return self._times.get(identity)
+
+    def _is_refused(self) -> bool:
+        """Whether the caller passes what a config sets: Triton refuses that before it calls a hook."""
+        return any(self._call.kwargs.keys() & config.kwargs.keys() for config in self._left())
 
     def _run(self) -> dict[str, _Times | None]:
         try:
