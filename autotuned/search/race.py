@@ -19,6 +19,7 @@ from autotuned.search.trial import (
     Trial,
     are_loaded,
     mean_lead,
+    relative,
     scale,
     weighed,
 )
@@ -163,7 +164,7 @@ class Duel:
         return self._leads_of(*(duel._pair for duel in self._all))
 
     def _leads_of(self, *pairs: tuple[Trial, Trial]) -> list[Lead]:
-        scale = self._scale
+        scale = FASTEST if self.is_disturbed else CENTER
         noise = self._noise(scale)
         errors = [noise * math.sqrt(sum(1 / len(one.samples_us) for one in pair)) for pair in pairs]
         return [Lead(math.log(scale.us(pair[1]) / scale.us(pair[0])), error) for pair, error in zip(pairs, errors)]
@@ -171,7 +172,7 @@ class Duel:
     def _noise(self, scale: Scale) -> float:
         """Relative standard error of a time of one sample."""
         ones = self._raced or [one for duel in self._all for one in duel._pair]
-        samples_us = _relative(ones, scale.us)
+        samples_us = relative(ones, scale.us)
         return scale.error(replace(self.best, samples_us=samples_us)) * math.sqrt(len(samples_us))
 
     @property
@@ -189,7 +190,7 @@ class Duel:
     def _middle(self, which: int) -> float:
         """How far the samples of one of the two spread within places."""
         ones = [duel._pair[which] for duel in self._all]
-        return replace(self.best, samples_us=_relative(ones, MEDIAN.us)).middle
+        return replace(self.best, samples_us=relative(ones, MEDIAN.us)).middle
 
     @property
     def _pair(self) -> tuple[Trial, Trial]:
@@ -205,10 +206,6 @@ class Duel:
         best = [us for duel in self._all for us in duel.best.samples_us]
         untuned = [us for duel in self._all for us in duel.untuned.samples_us]
         return replace(self.best, samples_us=best), replace(self.untuned, samples_us=untuned)
-
-    @property
-    def _scale(self) -> Scale:
-        return FASTEST if self.is_disturbed else CENTER
 
     @property
     def is_fought(self) -> bool:
@@ -228,12 +225,6 @@ class Duel:
         if self.elsewhere:
             return "tied" if self.steady and not self.is_disturbed else "noisy"
         return winner([self.best, self.untuned], resolution_us, self.steady, self.untuned.index)[1]
-
-
-def _relative(trials: Sequence[Trial], time_us: Callable[[Trial], float]) -> list[float]:
-    """All samples, each relative to its trial's time."""
-    times_us = [(one, time_us(one)) for one in trials]
-    return [us / own_us for one, own_us in times_us for us in one.samples_us]
 
 
 def duel(
