@@ -8,7 +8,7 @@ from started_ranks import begin, ended, go
 
 from autotuned.store import listing
 
-BLOCKS, RANKS = (16, 32, 64, 128, 256, 512), 4
+BLOCKS, RANKS = (16, 32, 64, 128, 256, 512), 3
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def measured_by(process, count):
 def test_one_rank_compiles_and_races_and_all_choose_alike(race, start):
     found = go(*[race() for _ in range(RANKS)])
     assert start.assemblies() == len(BLOCKS)  # as one rank alone
-    # On all cores: of up to seven, a share of these ranks would be no thread.
+    # On all cores: of up to five, a share of these ranks would be no thread.
     assert [name for one in found for name in one["compiled"]] == ["autotuned-compile"] * len(BLOCKS)
     assert sorted(one["searches"] for one in found) == [0] * (RANKS - 1) + [1]
     assert sorted(block for one in found for block in one["measured"]) == list(BLOCKS)
@@ -67,11 +67,11 @@ def test_after_the_limit_a_rank_races_by_itself_and_stores_nothing(race):
     assert (held["chosen"], winners()) == (64, [64])
 
 
-def test_without_a_folder_to_write_to_each_races_by_itself_with_one_line(race, tmp_path):
+def test_without_a_folder_to_write_to_a_rank_races_by_itself_with_one_line(race, tmp_path):
     (tmp_path / "file").write_text("")
-    found = go(*[race(AUTOTUNED_CACHE_DIR=str(tmp_path / "file" / "store")) for _ in range(2)])
-    assert [(one["chosen"], one["searches"], len(one["said"])) for one in found] == [(64, 1, 1)] * 2
-    assert all("kept in memory only" in one["said"][0] for one in found)
+    (found,) = go(race(AUTOTUNED_CACHE_DIR=str(tmp_path / "file" / "store")))
+    (line,) = found["said"]
+    assert (found["chosen"], found["searches"]) == (64, 1) and "kept in memory only" in line
 
 
 def test_a_rank_whose_gpu_waits_for_another_rank_does_not_hold_that_one_up(race, tmp_path):
