@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,7 +16,7 @@ PTXAS = get_ptxas(90).path
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, forks):
     """Starts a rank that waits for a line before it tunes; `start.assemblies()` is how often ptxas has run."""
     runs = tmp_path / "ptxas-runs"
     wrapper = tmp_path / "ptxas"
@@ -32,22 +30,17 @@ def start(tmp_path):
             "TRITON_CACHE_DIR": str(tmp_path / "triton"),
             "AUTOTUNED_CACHE_DIR": str(tmp_path / f"{len(processes)}"),
         }
-        path = os.pathsep.join([str(HERE.parent / "support"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "rank_process.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, **folders, "PYTHONPATH": path, "LOCAL_WORLD_SIZE": str(ranks),
-                 "TRITON_PTXAS_PATH": str(wrapper), "TRITON_PTXAS_BLACKWELL_PATH": str(wrapper), **environment},
-        )  # fmt: skip
+        process = forks.start(str(HERE / "rank_process.py"), environment={
+            **os.environ, **folders, "LOCAL_WORLD_SIZE": str(ranks), "TRITON_PTXAS_PATH": str(wrapper),
+            "TRITON_PTXAS_BLACKWELL_PATH": str(wrapper), **environment,
+        })  # fmt: skip
         processes.append(process)
         return process
 
     start.assemblies = lambda: len(runs.read_text().splitlines()) if runs.exists() else 0
     yield start
     for process in processes:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+        process.close()
 
 
 def go(processes):

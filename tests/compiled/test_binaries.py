@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import triton
+from forked import Forks
 from served_binaries import call, compiled_by_triton, fresh
 
 import autotuned
@@ -131,17 +131,22 @@ def libcuda(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def served_forks(libcuda, tmp_path_factory):
+    """Starts processes with this library, and no program on the path from the beginning."""
+    environment = no_compiler.environment(tmp_path_factory.mktemp("forks"), libcuda, TRITON_DEFAULT_FP_FUSION="1")
+    found = Forks("no_compiler", "pytest", "torch", "triton", "autotuned", environment=environment)
+    yield found
+    found.close()
+
+
 @pytest.mark.parametrize("launcher", ["c", "python", "verify"])
-def test_a_process_without_any_compiler_serves(shipped, libcuda, tmp_path, launcher):
+def test_a_process_without_any_compiler_serves(shipped, libcuda, served_forks, tmp_path, launcher):
     """No `triton.compile`, no driver of Triton's, no hash over its files, and no program on the path."""
     log = tmp_path / "log"
     environment = no_compiler.environment(tmp_path, libcuda, AUTOTUNED_LAUNCHER=launcher, TRITON_DEFAULT_FP_FUSION="1")
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "serving.py"), str(shipped)], env=environment, capture_output=True, text=True,
-        timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    script = str(Path(__file__).parent / "serving.py")
+    said = json.loads(served_forks.start(script, str(shipped), environment=environment).said())
     assert said["hits"] == 2 and said["searches"] == 0
     if launcher == "c":  # 7,993 with imports and reading, and 1,426; they were 9,310 and 1,842 without what is kept
         assert said["calls"][0] < 9_500 and said["calls"][1] < 1_700, said

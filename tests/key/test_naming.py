@@ -2,17 +2,18 @@
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Forks
 
 import autotuned
 from autotuned.key import naming
 from autotuned.store import layout
 
+Run = Callable[..., Any]
 FUNCTION = """
 from autotuned import Config, autotune
 
@@ -21,7 +22,7 @@ def kernel(n, *, step):
     return n
 """
 KERNEL = """
-import torch, triton
+import triton
 import triton.language as tl
 
 @DECORATE([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"])
@@ -48,16 +49,29 @@ print(json.dumps([kernel.tuner.tunable.name, kernel.cache_info().searches]))
 """
 
 
-def run(program: str, cwd: Path, **environment: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(Path(naming.__file__).parents[2]), **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+SEEDS = ("1", "2")
+LOADS = ("triton", "autotuned.api.function", "autotuned.resolve.searcher", "autotuned.search.search")
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[dict[str, Forks]]:
+    """What starts processes that have this package imported, by the hash seed that these have."""
+    path = {**os.environ, "PYTHONPATH": str(Path(naming.__file__).parents[2])}
+    begun = {seed: Forks(*LOADS, environment={**path, "PYTHONHASHSEED": seed}) for seed in SEEDS}
+    yield begun
+    for one in begun.values():
+        one.close()
+
+
+@pytest.fixture
+def run(processes: dict[str, Forks]) -> Run:
+    """The last line that a program has printed, from JSON."""
+
+    def run(program: str, cwd: Path, seed: str = SEEDS[0], **environment: str) -> Any:
+        started = processes[seed].start("-c", program, cwd=cwd, environment={**os.environ, **environment})
+        return json.loads(started.said().splitlines()[-1])
+
+    return run
 
 
 NAMES = {
@@ -73,11 +87,11 @@ NAMES = {
 
 @pytest.mark.parametrize("is_registered", [True, False], ids=["registered", "not registered"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_loaded_by_path_is_tuned_once(tmp_path: Path, name: str, is_registered: bool) -> None:
+def test_a_file_loaded_by_path_is_tuned_once(tmp_path: Path, run: Run, name: str, is_registered: bool) -> None:
     (tmp_path / "act.py").write_text(FUNCTION)
     register = "sys.modules[name] = module" if is_registered and "json" not in NAMES[name] else ""
     program = BY_HASH.format(path=str(tmp_path / "act.py"), name=NAMES[name], packages=None, register=register) + TOLD
-    said = [run(program, tmp_path, PYTHONHASHSEED=seed) for seed in ("1", "2")]
+    said = [run(program, tmp_path, seed) for seed in SEEDS]
     assert [searches for _, searches in said] == [1, 0]
     assert said[0][0] == said[1][0]
 
@@ -93,7 +107,7 @@ def test_a_file_loaded_by_path_is_tuned_once(tmp_path: Path, name: str, is_regis
     ],
 )
 @pytest.mark.parametrize("how", ["by path", "by import"])
-def test_generated_code_in_a_temporary_file_is_tuned_once(tmp_path: Path, make: str, how: str) -> None:
+def test_generated_code_in_a_temporary_file_is_tuned_once(tmp_path: Path, run: Run, make: str, how: str) -> None:
     imported = "import os, tempfile, importlib, pathlib, sys\n" + make + f"\nopen(path, 'w').write({FUNCTION!r})\n"
     stem = "pathlib.Path(path).stem"
     if how == "by path":
@@ -104,13 +118,13 @@ def test_generated_code_in_a_temporary_file_is_tuned_once(tmp_path: Path, make: 
         imported += (
             f"sys.path.insert(0, str(pathlib.Path(path).parent))\nkernel = importlib.import_module({stem}).kernel"
         )
-    said = [run(imported + TOLD, tmp_path) for _ in range(2)]
+    said = [run(imported + TOLD, tmp_path, seed) for seed in SEEDS]
     assert [searches for _, searches in said] == [1, 0] and said[0][0] == said[1][0]
 
 
-def test_code_without_a_file_is_tuned_once(tmp_path: Path) -> None:
+def test_code_without_a_file_is_tuned_once(tmp_path: Path, run: Run) -> None:
     program = f"exec(compile({FUNCTION!r}, '<generated ' + str(__import__('os').getpid()) + '>', 'exec'))" + TOLD
-    said = [run(program, tmp_path) for _ in range(2)]
+    said = [run(program, tmp_path, seed) for seed in SEEDS]
     assert [searches for _, searches in said] == [1, 0]
     assert said[0][0].startswith("source_") and said[0][0].endswith(".kernel")
 
@@ -157,7 +171,7 @@ def test_a_notebook_gives_its_name(
     assert scope["kernel"].tuner.tunable.name == f"{name}.kernel"
 
 
-def test_what_import_finds_keeps_its_name(tmp_path: Path) -> None:
+def test_what_import_finds_keeps_its_name(tmp_path: Path, run: Run) -> None:
     package = tmp_path / "app" / "sub"  # without `__init__.py`: only the import knows of it
     package.mkdir(parents=True)
     (package / "kern.py").write_text(FUNCTION)
@@ -165,14 +179,14 @@ def test_what_import_finds_keeps_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("install", ["install()", "install(replace=True)"])
-def test_installed_memory_finds_a_kernel_loaded_under_a_hash(tmp_path: Path, install: str) -> None:
+def test_installed_memory_finds_a_kernel_loaded_under_a_hash(tmp_path: Path, run: Run, install: str) -> None:
     pytest.importorskip("triton")
     (tmp_path / "act.py").write_text(KERNEL.replace("DECORATE", "triton.autotune"))
     program = f"import autotuned; autotuned.{install}; from autotuned.dropin import stock_tuner as stocktuner\n" + BY_HASH.format(
         path=str(tmp_path / "act.py"), name=NAMES["hash of the path"], packages=None,
         register="sys.modules[name] = module",
     ) + "print(json.dumps([stocktuner.seed_of(kernel).tunable.name, stocktuner.seed_of(kernel).tunable.source]))"  # fmt: skip
-    first, second = (run(program, tmp_path, PYTHONHASHSEED=seed) for seed in ("1", "2"))
+    first, second = (run(program, tmp_path, seed) for seed in SEEDS)
     assert first == second
 
 
@@ -188,9 +202,7 @@ def test_names_that_programs_make_up(word: str, is_made_up: bool) -> None:
     assert naming._is_made_up(word) is is_made_up
 
 
-def test_a_recorded_kernel_of_a_file_loaded_by_path_is_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_kernel_of_a_file_loaded_by_path_is_found_again(tmp_path: Path, run: Run) -> None:
     (tmp_path / "act.py").write_text(FUNCTION)
     calls = tmp_path / "calls.jsonl"
     load = BY_HASH.format(path=str(tmp_path / "act.py"), name=NAMES["hash of the path"], packages=None,
