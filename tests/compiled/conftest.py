@@ -1,7 +1,6 @@
 """Kernels compiled for a pretended H100: collected only in the process that `tests/project/test_compiled.py` starts."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,6 @@ COMPILED = os.environ.get("AUTOTUNED_TESTS") == "compiled"
 collect_ignore_glob = [] if COMPILED else ["*.py"]
 if COMPILED:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not said
-    import fake_cuda
     from compiled_ahead import ahead_cold, events, x  # noqa: F401
     from pretended import (  # noqa: F401
         bench,
@@ -28,6 +26,7 @@ if COMPILED:
         served,
         shipped,
     )  # fmt: skip
+    from started_ranks import start  # noqa: F401
     from tritons_packer import shared_device  # noqa: F401
 
 # Every test of these modules runs on both launchers. Without a driver the C one ends in the same recording launcher;
@@ -66,17 +65,6 @@ def pytest_runtest_protocol():
         for name in set(os.environ) - before - {"TRITON_CACHE_DIR"}:  # the session's own
             if name.startswith("TRITON_"):
                 del os.environ[name]
-
-
-@pytest.fixture(scope="session")
-def forks():
-    """Starts scripts as processes of their own that have torch, Triton and this package imported."""
-    from forked import Forks
-
-    path = os.pathsep.join(filter(None, [str(Path(fake_cuda.__file__).parent), os.environ.get("PYTHONPATH")]))
-    found = Forks("torch", "triton", "fake_cuda", "pytest", "autotuned", environment={**os.environ, "PYTHONPATH": path})
-    yield found
-    found.close()
 
 
 @pytest.fixture(autouse=True)

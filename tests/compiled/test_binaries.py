@@ -9,12 +9,12 @@ import threading
 from pathlib import Path
 
 import fake_libcuda
+import forked
 import no_compiler
 import numpy as np
 import pytest
 import torch
 import triton
-from forked import Forks
 from served_binaries import call, compiled_by_triton, fresh
 
 import autotuned
@@ -131,22 +131,15 @@ def libcuda(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def served_forks(libcuda, tmp_path_factory):
-    """Starts processes with this library, and no program on the path from the beginning."""
-    environment = no_compiler.environment(tmp_path_factory.mktemp("forks"), libcuda, TRITON_DEFAULT_FP_FUSION="1")
-    found = Forks("no_compiler", "pytest", "torch", "triton", "autotuned", environment=environment)
-    yield found
-    found.close()
-
-
 @pytest.mark.parametrize("launcher", ["c", "python", "verify"])
-def test_a_process_without_any_compiler_serves(shipped, libcuda, served_forks, tmp_path, launcher):
+def test_a_process_without_any_compiler_serves(shipped, libcuda, tmp_path, launcher):
     """No `triton.compile`, no driver of Triton's, no hash over its files, and no program on the path."""
     log = tmp_path / "log"
     environment = no_compiler.environment(tmp_path, libcuda, AUTOTUNED_LAUNCHER=launcher, TRITON_DEFAULT_FP_FUSION="1")
     script = str(Path(__file__).parent / "serving.py")
-    said = json.loads(served_forks.start(script, str(shipped), environment=environment).said())
+    done = forked.run([sys.executable, script, str(shipped)], env=environment)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
     assert said["hits"] == 2 and said["searches"] == 0
     if launcher == "c":  # 7,993 with imports and reading, and 1,426; they were 9,310 and 1,842 without what is kept
         assert said["calls"][0] < 9_500 and said["calls"][1] < 1_700, said

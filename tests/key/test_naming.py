@@ -2,18 +2,17 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
-from forked import Forks
 
 import autotuned
 from autotuned.key import naming
 from autotuned.store import layout
 
-Run = Callable[..., Any]
 FUNCTION = """
 from autotuned import Config, autotune
 
@@ -50,28 +49,13 @@ print(json.dumps([kernel.tuner.tunable.name, kernel.cache_info().searches]))
 
 
 SEEDS = ("1", "2")
-LOADS = ("triton", "autotuned.api.function", "autotuned.resolve.searcher", "autotuned.search.search")
 
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[dict[str, Forks]]:
-    """What starts processes that have this package imported, by the hash seed that these have."""
-    path = {**os.environ, "PYTHONPATH": str(Path(naming.__file__).parents[2])}
-    begun = {seed: Forks(*LOADS, environment={**path, "PYTHONHASHSEED": seed}) for seed in SEEDS}
-    yield begun
-    for one in begun.values():
-        one.close()
-
-
-@pytest.fixture
-def run(processes: dict[str, Forks]) -> Run:
-    """The last line that a program has printed, from JSON."""
-
-    def run(program: str, cwd: Path, seed: str = SEEDS[0], **environment: str) -> Any:
-        started = processes[seed].start("-c", program, cwd=cwd, environment={**os.environ, **environment})
-        return json.loads(started.said().splitlines()[-1])
-
-    return run
+def run(program: str, cwd: Path, seed: str = SEEDS[0], **environment: str) -> Any:
+    path = {"PYTHONPATH": str(Path(naming.__file__).parents[2]), "PYTHONHASHSEED": seed}
+    done = forked.run([sys.executable, "-c", program], cwd=cwd, env={**os.environ, **path, **environment})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 NAMES = {
@@ -87,7 +71,7 @@ NAMES = {
 
 @pytest.mark.parametrize("is_registered", [True, False], ids=["registered", "not registered"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_loaded_by_path_is_tuned_once(tmp_path: Path, run: Run, name: str, is_registered: bool) -> None:
+def test_a_file_loaded_by_path_is_tuned_once(tmp_path: Path, name: str, is_registered: bool) -> None:
     (tmp_path / "act.py").write_text(FUNCTION)
     register = "sys.modules[name] = module" if is_registered and "json" not in NAMES[name] else ""
     program = BY_HASH.format(path=str(tmp_path / "act.py"), name=NAMES[name], packages=None, register=register) + TOLD
@@ -107,7 +91,7 @@ def test_a_file_loaded_by_path_is_tuned_once(tmp_path: Path, run: Run, name: str
     ],
 )
 @pytest.mark.parametrize("how", ["by path", "by import"])
-def test_generated_code_in_a_temporary_file_is_tuned_once(tmp_path: Path, run: Run, make: str, how: str) -> None:
+def test_generated_code_in_a_temporary_file_is_tuned_once(tmp_path: Path, make: str, how: str) -> None:
     imported = "import os, tempfile, importlib, pathlib, sys\n" + make + f"\nopen(path, 'w').write({FUNCTION!r})\n"
     stem = "pathlib.Path(path).stem"
     if how == "by path":
@@ -122,7 +106,7 @@ def test_generated_code_in_a_temporary_file_is_tuned_once(tmp_path: Path, run: R
     assert [searches for _, searches in said] == [1, 0] and said[0][0] == said[1][0]
 
 
-def test_code_without_a_file_is_tuned_once(tmp_path: Path, run: Run) -> None:
+def test_code_without_a_file_is_tuned_once(tmp_path: Path) -> None:
     program = f"exec(compile({FUNCTION!r}, '<generated ' + str(__import__('os').getpid()) + '>', 'exec'))" + TOLD
     said = [run(program, tmp_path, seed) for seed in SEEDS]
     assert [searches for _, searches in said] == [1, 0]
@@ -171,7 +155,7 @@ def test_a_notebook_gives_its_name(
     assert scope["kernel"].tuner.tunable.name == f"{name}.kernel"
 
 
-def test_what_import_finds_keeps_its_name(tmp_path: Path, run: Run) -> None:
+def test_what_import_finds_keeps_its_name(tmp_path: Path) -> None:
     package = tmp_path / "app" / "sub"  # without `__init__.py`: only the import knows of it
     package.mkdir(parents=True)
     (package / "kern.py").write_text(FUNCTION)
@@ -179,7 +163,7 @@ def test_what_import_finds_keeps_its_name(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("install", ["install()", "install(replace=True)"])
-def test_installed_memory_finds_a_kernel_loaded_under_a_hash(tmp_path: Path, run: Run, install: str) -> None:
+def test_installed_memory_finds_a_kernel_loaded_under_a_hash(tmp_path: Path, install: str) -> None:
     pytest.importorskip("triton")
     (tmp_path / "act.py").write_text(KERNEL.replace("DECORATE", "triton.autotune"))
     program = f"import autotuned; autotuned.{install}; from autotuned.dropin import stock_tuner as stocktuner\n" + BY_HASH.format(
@@ -202,7 +186,7 @@ def test_names_that_programs_make_up(word: str, is_made_up: bool) -> None:
     assert naming._is_made_up(word) is is_made_up
 
 
-def test_a_recorded_kernel_of_a_file_loaded_by_path_is_found_again(tmp_path: Path, run: Run) -> None:
+def test_a_recorded_kernel_of_a_file_loaded_by_path_is_found_again(tmp_path: Path) -> None:
     (tmp_path / "act.py").write_text(FUNCTION)
     calls = tmp_path / "calls.jsonl"
     load = BY_HASH.format(path=str(tmp_path / "act.py"), name=NAMES["hash of the path"], packages=None,

@@ -1,154 +1,207 @@
-"""Programs whose imports are done already: each is forked off a process that has done them once, and is itself new.
+"""Programs of Python run in processes of their own that begin with torch and Triton imported, which takes seconds.
 
-Torch and Triton take 3 s of a processor to import. Not for tests of imports, of options of Python, or of what a process
-does at its very end.
+For programs that are not about how a process starts. A process imports both once, without this package, and is forked
+for each program. What an interpreter reads as it starts is that process's: `LD_LIBRARY_PATH`, hash seed, `-W`.
 """
 
-from __future__ import annotations
-
-import importlib
+import atexit
 import json
 import os
-import runpy
 import signal
 import socket
 import subprocess
 import sys
-import traceback
+import tempfile
+import threading
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from pathlib import Path
+
+_SERVER = """
+import atexit, gc, json, os, socket, sys, threading, types
+import numpy, torch, triton, triton.language, rich, typer
+gc.freeze()
+asking = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    length, ends, *_ = socket.recv_fds(asking, 4, 3)
+    if not length:
+        os._exit(0)
+    asked = json.loads(asking.recv(int.from_bytes(length, "little"), socket.MSG_WAITALL))
+    if "wait" in asked:
+        answer = os.waitstatus_to_exitcode(os.waitpid(asked["wait"], 0)[1])
+    else:
+        answer = os.fork()
+        if answer == 0:
+            break
+    for end in ends:
+        os.close(end)
+    asking.sendall(answer.to_bytes(4, "little", signed=True))
+asking.close()
+for number, end in enumerate(ends):
+    os.dup2(end, number)
+    os.close(end)
+os.environ.clear()
+os.environ.update(asked["environment"])
+os.chdir(asked["folder"])
+sys.stdin = open(0)
+sys.argv[:], code = asked["argv"], asked["code"]
+sys.path[:0] = [asked["first"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+main = sys.modules["__main__"] = types.ModuleType("__main__")
+if code is None:
+    main.__file__ = sys.argv[0]
+    code = compile(open(sys.argv[0]).read(), sys.argv[0], "exec")
+status = 0
+try:
+    exec(code, vars(main))
+except SystemExit as ended:
+    status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    print(*[ended.code] * isinstance(ended.code, str), end="\\n" * isinstance(ended.code, str), file=sys.stderr)
+except BaseException:
+    sys.excepthook(*sys.exc_info())
+    status = 1
+threading._shutdown()
+atexit._run_exitfuncs()
+sys.stdout.flush()
+os._exit(status)  # taking down all that was imported takes as long as importing it
+"""
+_SAME = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONWARNINGS", "TRITON_INTERPRET")
+
+
+class Server:
+    """The process that is forked.
+
+    Args:
+        environment: Its own environment variables: those of `_SAME` are also those of all programs.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._same = {name: environment.get(name) for name in _SAME}
+        self._asking, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command, env=dict(environment), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        """Once no program runs any more."""
+        self._asking.close()
+        self._process.wait()
+
+    def run(
+        self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
+        timeout: float = 120, check: bool = False,
+    ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
+        """As `subprocess.run` with output captured as text.
+
+        Args:
+            command: This Python with "-c" and a program or with a file, and arguments.
+        """
+        with tempfile.TemporaryDirectory() as place:
+            files = [f"{place}/{name}" for name in ("stdout", "stderr")]
+            with open(os.devnull) as nothing, open(files[0], "w") as out, open(files[1], "w") as err:
+                pid = self._start(command, env, cwd, [nothing.fileno(), out.fileno(), err.fileno()])
+            status = self._ended(pid, timeout)
+            done = subprocess.CompletedProcess(command, status, *(Path(file).read_text() for file in files))
+        if status is None:
+            raise subprocess.TimeoutExpired(command, timeout, done.stdout, done.stderr)
+        if check:
+            done.check_returncode()
+        return done
+
+    def start(
+        self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None
+    ) -> "Program":
+        """As `subprocess.Popen` with pipes for text; what it writes to standard error is the tests' own."""
+        (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
+        try:
+            pid = self._start(command, env, cwd, [theirs_in, theirs_out, 2])
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        return Program(self, pid, ours_in, ours_out)
+
+    def _start(
+        self, command: Sequence[str | Path], env: Mapping[str, str] | None, cwd: Path | str | None, ends: Sequence[int]
+    ) -> int:
+        python, *words = map(str, command)
+        environment, folder = dict(os.environ if env is None else env), os.path.abspath(cwd or os.getcwd())
+        assert python == sys.executable and self._same == {name: environment.get(name) for name in _SAME}
+        code, argv = (words[1], ["-c", *words[2:]]) if words[0] == "-c" else (None, words)
+        first = "" if code is not None else str(Path(folder, words[0]).parent.resolve())
+        asked = {"code": code, "argv": argv, "first": first, "environment": environment, "folder": folder}
+        return self.ask(asked, ends)
+
+    def ask(self, asked: Mapping[str, object], ends: Sequence[int] = ()) -> int:
+        """What the process answers; it gets these open files."""
+        text = json.dumps(asked).encode()
+        socket.send_fds(self._asking, [len(text).to_bytes(4, "little")], ends)
+        self._asking.sendall(text)
+        answer = self._asking.recv(4, socket.MSG_WAITALL)
+        assert len(answer) == 4, "the process that is forked has ended"
+        return int.from_bytes(answer, "little", signed=True)
+
+    def _ended(self, pid: int, timeout: float) -> int | None:
+        """The exit status of a program; None if it was killed for its time."""
+        late = threading.Event()
+
+        def kill() -> None:
+            late.set()
+            os.kill(pid, signal.SIGKILL)
+
+        timer = threading.Timer(timeout, kill)
+        timer.start()
+        status = self.ask({"wait": pid})
+        timer.cancel()
+        return None if late.is_set() else status
 
 
 class Program:
-    """One of them, as `subprocess.Popen` would start it: with its pipes, in text."""
+    """One that runs, as `subprocess.Popen` has it."""
 
-    def __init__(self, forks: Forks, pid: int, pipes: Sequence[int]) -> None:
-        self._forks, self.pid = forks, pid
-        self.stdin, self.stdout, self.stderr = (os.fdopen(end, mode) for end, mode in zip(pipes, ("w", "r", "r")))
-        self._ended: int | None = None
+    def __init__(self, server: Server, pid: int, stdin: int, stdout: int) -> None:
+        self._server, self.pid = server, pid
+        self.returncode: int | None = None
+        self.stdin, self.stdout = os.fdopen(stdin, "w"), os.fdopen(stdout)
 
     def send_signal(self, number: int) -> None:
-        if self._ended is None:
+        """Unless it has ended and that was noticed."""
+        if self.returncode is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
+        """By SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
-        if self._ended is None:
-            self._ended = self._forks.ask({"wait": self.pid})
-        return self._ended
-
-    def close(self) -> None:
-        """End it, and forget it."""
-        self.kill()
-        self.wait()
-        for stream in (self.stdin, self.stdout, self.stderr):
-            stream.close()
-
-    def said(self) -> str:
-        """What it has printed when it has ended; it must succeed."""
-        self.stdin.close()
-        out, err = self.stdout.read(), self.stderr.read()  # errors of a test are short
-        assert self.wait() == 0, err
-        self.close()
-        return out
+        """Its exit status, once it has ended."""
+        if self.returncode is None:
+            self.returncode = self._server.ask({"wait": self.pid})
+        return self.returncode
 
 
-class Forks:
-    """The process with the imports; `environment` is its own, and that of programs where `start` is given no other.
-
-    Args:
-        loads: Modules to import; of `module:function`, the function is called too.
-    """
-
-    def __init__(self, *loads: str, environment: Mapping[str, str] | None = None) -> None:
-        self._environment = dict(environment if environment is not None else os.environ)
-        self._here, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, __file__, str(theirs.fileno()), *loads]
-            self._process = subprocess.Popen(command, env=self._environment, pass_fds=[theirs.fileno()])
-
-    def start(self, *command: str, cwd: object = None, environment: Mapping[str, str] | None = None) -> Program:
-        """Run a script, or the text after `-c`, with its arguments."""
-        pipes = [os.pipe() for _ in range(3)]
-        theirs, ours = [pipes[0][0], pipes[1][1], pipes[2][1]], [pipes[0][1], pipes[1][0], pipes[2][0]]
-        asked = {
-            "command": command,
-            "cwd": str(cwd or os.getcwd()),
-            "environment": dict(environment or self._environment),
-        }
-        try:
-            return Program(self, self.ask(asked, theirs), ours)
-        finally:
-            for end in theirs:
-                os.close(end)
-
-    def ask(self, asked: object, ends: Sequence[int] = ()) -> int:
-        """What the process answers."""
-        text = json.dumps(asked).encode()
-        socket.send_fds(self._here, [len(text).to_bytes(4, "little")], ends)
-        self._here.sendall(text)
-        answer = self._here.recv(4, socket.MSG_WAITALL)
-        assert len(answer) == 4, "the process with the imports has ended"
-        return int.from_bytes(answer, "little", signed=True)
-
-    def close(self) -> None:
-        """End it."""
-        self._here.close()
-        self._process.wait(60)
+_servers: dict[tuple[int, tuple[str | None, ...]], Server] = {}
 
 
-def _serve(there: socket.socket) -> None:
-    while True:
-        length, ends, *_ = socket.recv_fds(there, 4, 3)
-        if not length:
-            return
-        asked = json.loads(there.recv(int.from_bytes(length, "little"), socket.MSG_WAITALL))
-        if "wait" in asked:
-            answer = os.waitstatus_to_exitcode(os.waitpid(asked["wait"], 0)[1])
-        else:
-            answer = os.fork()
-            if answer == 0:
-                there.close()
-                _become(asked, ends)
-            for end in ends:
-                os.close(end)
-        there.sendall(answer.to_bytes(4, "little", signed=True))
+def run(
+    command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
+    timeout: float = 120, check: bool = False,
+) -> "subprocess.CompletedProcess[str]":  # fmt: skip
+    """`Server.run` of a server of this process: one for each set of what an interpreter reads as it starts."""
+    return _server(env).run(command, env, cwd, timeout, check)
 
 
-def _become(asked: dict, ends: Sequence[int]) -> NoReturn:
-    code = 1
-    try:
-        for place, end in enumerate(ends):
-            os.dup2(end, place)
-            os.close(end)
-        os.environ.clear()
-        os.environ.update(asked["environment"])
-        os.chdir(asked["cwd"])
-        first, *rest = asked["command"]
-        sys.argv = [first, *rest[first == "-c" :]]
-        if first == "-c":
-            sys.path[0] = ""
-            exec(compile(rest[0], "<string>", "exec"), vars(sys.modules["__main__"]))
-        else:
-            sys.path[0] = os.path.dirname(first)
-            runpy.run_path(first, run_name="__main__")
-        code = 0
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def start(
+    command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None
+) -> Program:
+    """`Server.start` of the same."""
+    return _server(env).start(command, env, cwd)
 
 
-if __name__ == "__main__":
-    for load in sys.argv[2:]:
-        name, _, function = load.partition(":")
-        module = importlib.import_module(name)
-        if function:
-            getattr(module, function)()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+def _server(env: Mapping[str, str] | None) -> Server:
+    given = os.environ if env is None else env
+    key = os.getpid(), tuple(given.get(name) for name in _SAME)
+    if key not in _servers:
+        own = {name: value for name, value in os.environ.items() if name not in _SAME}
+        _servers[key] = Server(own | {name: value for name in _SAME if (value := given.get(name)) is not None})
+    return _servers[key]
