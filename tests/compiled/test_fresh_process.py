@@ -16,7 +16,7 @@ def run(tmp_path, name, script="process.py", how=forked.run, **environment):
     """What a process of its own printed, with a folder of binaries that no other process has written to."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(HERE.parent / "support"),
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "TRITON_CACHE_DIR": str(tmp_path / f"triton-{name}"),
         **environment,
     }
