@@ -17,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _SERVER = """
-import atexit, gc, json, os, socket, sys, threading, types
-import numpy, torch, triton, triton.language, rich, typer
+import atexit, contextlib, gc, importlib, json, os, socket, sys, threading, types
+for name in ("numpy", "torch", "triton.language", "rich.live", "rich.table", "typer.main", "typer.rich_utils"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
 gc.freeze()
 asking = socket.socket(fileno=int(sys.argv[1]))
 while True:
