@@ -128,6 +128,7 @@ class Walk:
         self._classes: set[type] = set()
         self._holders: list[Any] = []  # kept alive: their ids are in use
         self._open: dict[int, str] = {}  # values in progress, by id
+        self._closures: list[FunctionType] = []  # other packages' functions in progress
         self._depth = 0
 
     @functools.cached_property
@@ -244,9 +245,11 @@ class Walk:
     def _foreign(self, name: str, function: FunctionType, holder: Any) -> None:
         """Record another package's code by name, with the values it was made with."""
         home = naming.home_of(str(function.__globals__.get("__name__", function.__module__)))
-        if home.partition(".")[0] != "triton":
+        if home.partition(".")[0] != "triton" and function not in self._closures:
+            self._closures.append(function)  # it may hold itself, as a recursive inner function does
             for free, value in cells(function).items():
                 self.value(f"{name}.{free}", value)
+            self._closures.pop()
         self.lines.append(f"{name} -> {home}.{getattr(function, '__qualname__', function.__code__.co_name)}")
         if holder is not NO_HOLDER:
             self.value(f"{name}.self", holder)

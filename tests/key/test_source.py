@@ -1,4 +1,5 @@
 import functools
+import importlib
 import runpy
 import sys
 from collections.abc import Callable
@@ -263,6 +264,23 @@ def test_functions_in_a_closure_count() -> None:
         return 2
 
     assert fingerprint(make(0, one)) != fingerprint(make(0, two))
+
+
+def test_a_recursive_inner_function_of_another_package_counts_by_name_and_what_else_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "recursive_elsewhere"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "def down_by(step):\n    def down(n):\n        return n and down(n - step)\n\n    return down\n\n\n"
+        "def pair(step):\n    def one(n):\n        return n and other(n - step)\n\n"
+        "    def other(n):\n        return n and one(n - step)\n\n    return one\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    elsewhere = importlib.import_module("recursive_elsewhere")
+    for function in (elsewhere.down_by, elsewhere.pair):
+        assert fingerprint(make(0, function(1))) == fingerprint(make(0, function(1)))
+        assert fingerprint(make(0, function(1))) != fingerprint(make(0, function(2)))
 
 
 def even(n: int) -> bool:
