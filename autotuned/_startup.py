@@ -68,6 +68,8 @@ class Frozen:
         self.__setattr__(name, None)
 
     def __eq__(self, other: object) -> bool:
+        if self is other:  # as tuples compare: by identity first
+            return True
         return self.fields() == other.fields() if type(self) is type(other) else NotImplemented
 
     def __hash__(self) -> int:
@@ -118,7 +120,10 @@ class Later(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if self._module is None:
             self._module = imported(self.__name__)
-        return getattr(self._module, name)
+        try:
+            return self._module.__dict__[name]
+        except KeyError:  # says what is missing
+            return getattr(self._module, name)
 
 
 def later(name: str) -> Any:

@@ -252,7 +252,7 @@ def check_launch(data: Json, where: str) -> dict[str, Json]:
     """Check options or metadata; RecordError if no launch is possible with them."""
     fields: dict[str, Json] = typed(data, dict, where)
     for name, value in fields.items():
-        if not name.isidentifier() or keyword.iskeyword(name) or name[0] == "_":
+        if not _is_attribute(name):
             raise wrong(where, "fields with names of attributes", name)
         if name in _FLAGS and not isinstance(value, (bool, type(None))):
             raise wrong(f"{where}.{name}", "true or false", value)
@@ -262,6 +262,11 @@ def check_launch(data: Json, where: str) -> dict[str, Json]:
         if described is not None:
             _check_map(described, f"{where}.tensordesc_meta[{place}]")
     return fields
+
+
+@lru_cache(maxsize=1024)
+def _is_attribute(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and name[0] != "_"
 
 
 def _check_map(data: Json, where: str) -> None:

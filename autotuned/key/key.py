@@ -139,11 +139,11 @@ def call_part(
     """
     part: dict[str, Json] = {"tensors": {}, "values": {}, "none": []}
     for name, value in arguments.items():
-        if is_tensor_type(type(value)):
-            part["tensors"][name] = _tensor_part(value, spec, name)
-        elif type(value) is int and name not in spec.buckets and value.bit_length() < WIDE:  # the most common
+        if type(value) is int and name not in spec.buckets and value.bit_length() < WIDE:  # the most common
             if spec.has_value(name, value):
                 part["values"][name] = value
+        elif is_tensor_type(type(value)):
+            part["tensors"][name] = _tensor_part(value, spec, name)
         elif type(value) is not float or spec.has_value(name, value):
             _add_argument(part, spec, name, value, kernel, fallback)
     for name, function in spec.functions.items():

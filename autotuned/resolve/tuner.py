@@ -262,9 +262,14 @@ class Tuner:
         if before is not None:
             before(values)
         start = time.perf_counter()
-        binary = self.chooser.shipped.load(call, choice)
-        if binary is not None and before is None and not call.has_descriptors:
-            return first.launch_bound(self, chosen, binary, start)
+        shipped, in_order = self.chooser.shipped, before is None and not call.has_descriptors
+        is_first = in_order and shipped.comes_first(choice)  # then it is looked up after the grid was asked, once
+        binary = None if is_first else shipped.load(call, choice)
+        if is_first or (in_order and binary is not None):
+            launched = first.launch_bound(self, chosen, binary, start)
+            if launched is not None:
+                return launched
+            binary = None
         memory = self._compiled_for(values)
         result = self.first_launch(call, choice, binary)
         if self._compiled_for(values) == memory:  # else the grid changed it: a later call is bound
