@@ -264,7 +264,9 @@ class Tuned(Base, Autotuner, Named):
         """Triton's own key of a call; None if it cannot be hashed."""
         arguments = call.arguments
         parts = [_without_memory(arguments[name]) for name in self.keys if name in arguments]
-        parts += [str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")]
+        parts += [
+            str(value.dtype) for value in arguments.values() if type(value) not in _PLAIN and hasattr(value, "dtype")
+        ]
         try:
             hash(tuple(parts))
         except TypeError:

@@ -41,8 +41,6 @@ class Loaded:
         run: Launches, as Triton's launcher does.
     """
 
-    _handle: compiled.Handle | None = None
-
     def __init__(self, jit: Any, variant: Variant, code: bytes, device: int) -> None:
         launch = {**variant.launch, "target": specialization.target(variant.code.arch), "hash": variant.digest}
         self.variant, self.name, self.hash = variant, str(launch["name"]), variant.digest
@@ -78,9 +76,8 @@ class Loaded:
         return made
 
     def handle(self, jit: Any, device: int) -> compiled.Handle:
-        """The handle for a direct launch, one for all calls; UnbindableError if this Triton is unknown."""
-        made = self._handle = compiled.handle_outside(jit, self, device, self._handle)
-        return made
+        """The handle for a direct launch; UnbindableError if this Triton is unknown."""
+        return compiled.handle_outside(jit, self, device)
 
     def launch_metadata(self, grid: Sequence[int], stream: int, *args: Any) -> Any:
         """The argument of launch hooks; None without hooks."""

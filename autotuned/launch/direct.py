@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import index, is_
 from typing import TYPE_CHECKING, Any
 
+from autotuned import _native
 from autotuned._startup import Frozen, later
 from autotuned.key.key import PLAIN
 from autotuned.launch import bound, codegen
@@ -44,6 +45,7 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
 
     def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, Callable[[], driver_call.Twin] | None]:
         found = compiled.handle_of(tunable.fn, kernel, device)
+        _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
         fields = driver_call.fields(found, names, constants, parts)
         run: list[Run] = []

@@ -35,27 +35,9 @@ def fields(
         constants: Values set by the config, for grid callables.
         prologue: The config's hook or None, its extra arguments by name, and indexes of zeroed parameters.
     """
-    free = tuple(names)
-    if free not in found.plans:
-        found.plans[free] = _plan(found, free)
-    if (plan := found.plans[free]) is None:
-        return None
-    threads, shared, kinds, attributes, ctas, encodings = plan
-    hook, given, zeroed = prologue
-    blank = dict.fromkeys(names)
-    return (
-        found.kernel, found.function, threads, shared, kinds, attributes, found.cache,
-        found.cache_key, found.pre_run, found.entering, found.leaving, found.holds, {**blank, **constants},
-        found.dicts, ctas, hook, {**blank, **given}, tuple(zeroed),
-        found.device, encodings,
-    )  # fmt: skip
-
-
-def _plan(found: Handle, names: tuple[str, ...]) -> tuple[Any, ...] | None:
-    """The part of `fields` that follows from the kernel and its free parameters alone."""
     kernel = found.kernel()
     metadata = kernel.metadata
-    kinds, described = _parameters(tuple(kernel.src.signature.items()), names)
+    kinds, described = _parameters(tuple(kernel.src.signature.items()), tuple(names))
     needs_more = [getattr(one, name, 0) for one in (metadata, found.run) for name in ALLOCATES]
     if kinds is None or any(needs_more) or metadata.shared > 228 << 10 or metadata.target.backend != "cuda":
         return None
@@ -63,7 +45,16 @@ def _plan(found: Handle, names: tuple[str, ...]) -> tuple[Any, ...] | None:
     if encodings is None or not (hasattr(found.run, "written") or descriptors.are_compared(encodings)):
         return None
     ctas = getattr(metadata, "num_ctas", 1)
-    return 32 * metadata.num_warps, metadata.shared, kinds, launch_attributes(metadata, ctas), ctas, encodings
+    attributes = launch_attributes(metadata, ctas)
+    threads = 32 * metadata.num_warps
+    hook, given, zeroed = prologue
+    blank = dict.fromkeys(names)
+    return (
+        found.kernel, found.function, threads, metadata.shared, kinds, attributes, found.cache,
+        found.cache_key, found.pre_run, found.entering, found.leaving, found.holds, {**blank, **constants},
+        found.dicts, ctas, hook, {**blank, **given}, tuple(zeroed),
+        found.device, encodings,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=256)

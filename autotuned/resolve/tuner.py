@@ -349,7 +349,9 @@ class Tuner:
             ready = self._bound(call, chosen.choice.config, before, result)
         except compiled.EvictedError:  # by user code within the launch: a later call is bound
             return False
-        device = ready.device if ready.device is not None or not self._is_bindable else kernel.current_device()
+        device = ready.device
+        if device is None and self._is_bindable:
+            device = kernel.current_device()
         ready = self._used(ready, self.chooser.state.kept(chosen, device))
         values = tuple(call.arguments.values())
         in_c = self.launcher.in_c

@@ -7,11 +7,8 @@ import hashlib
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
-from operator import is_
 from typing import TYPE_CHECKING, Any
 
-from autotuned import _native
 from autotuned._startup import Frozen, later
 from autotuned.key.key import PLAIN, is_descriptor
 from autotuned.triton_compat import globals_used, kernel, versions
@@ -24,7 +21,7 @@ else:
 
 def is_hooked(jit: Any) -> bool:
     """Whether launches of this kernel must go through Triton now: its `run` is replaced, or it has hooks."""
-    return kernel.is_patched() or "run" in jit.__dict__ or bool(jit.pre_run_hooks) or _inspected()
+    return kernel.is_patched() or "run" in vars(jit) or bool(jit.pre_run_hooks) or _inspected()
 
 
 def _inspected() -> bool:
@@ -195,15 +192,9 @@ class Handle(Frozen):
     enter: Any
     leave: Any
     holds: Callable[[], bool]  # whether all else is unchanged: Triton's `run`, knobs, and the globals used
-    watched: tuple[Any, ...]  # dictionaries and types that `holds` checks, and `cache`; C watches them
+    watched: tuple[Any, ...]  # dictionaries and types that `holds` checks, and `cache`
     dicts: tuple[Any, ...]  # the dictionaries among them
     stream_of: Callable[[int], int]  # returns a device's current stream
-    made_of: tuple[Any, ...]  # see `_made_of`
-
-    @cached_property
-    def plans(self) -> dict[tuple[str, ...], tuple[Any, ...] | None]:
-        """What `driver_call.fields` reads off it, by names of free parameters: the same for all calls of a binary."""
-        return {}
 
 
 def handle(jit: Any, compiled: Any, device: int) -> Handle:
@@ -237,40 +228,25 @@ def handle_of(jit: Any, binary: Any, device: int) -> Handle:
     return handle(jit, binary, device) if own is None else own
 
 
-def handle_outside(jit: Any, binary: Any, device: int, known: Handle | None = None) -> Handle:
-    """Prepare a direct launch of a binary outside Triton's caches: the same guards except for the cache.
-
-    Returns `known`, an earlier one of the binary, if it would be made of the same objects.
-    """
+def handle_outside(jit: Any, binary: Any, device: int) -> Handle:
+    """Prepare a direct launch of a binary outside Triton's caches: the same guards except for the cache."""
     try:
         if globals_used.may_be_recorded(jit):
             jit.cache_key  # noqa: B018 - computing it makes Triton record the globals that the kernel uses
-        if known is not None and all(map(is_, known.made_of, _made_of(jit, binary, device, None))):
-            return known
         return _handle(jit, binary, device, {"": binary}, "", None)
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error
 
 
 def _handle(jit: Any, binary: Any, device: int, cache: dict[str, Any], cache_key: str, loaded: Any) -> Handle:
-    made_of = _made_of(jit, binary, device, loaded)
-    run, function, packed, pre_run, entering, leaving, enter, leave, stream_of, (holds, watched, dicts) = made_of
-    watched = cache, *watched
-    _native.watch(watched)
-    return Handle(
-        weakref.ref(binary), device, cache, cache_key, run, function, packed, pre_run, entering, leaving, enter, leave,
-        holds, watched, (cache, *dicts), stream_of, made_of,
-    )  # fmt: skip
-
-
-def _made_of(jit: Any, binary: Any, device: int, loaded: Any) -> tuple[Any, ...]:
-    """The objects that a handle is made of, beside its cache: with the same ones it is the same."""
     import triton.knobs as knobs
 
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    return (
-        binary.run, binary.function, binary.packed_metadata, jit.pre_run_hooks, enter.calls, leave.calls, enter, leave,
-        kernel.stream_getter(), _holds(jit, device, loaded) if loaded is not None else _held_outside(jit, device),
+    holds, watched, dicts = _holds(jit, device, loaded) if loaded is not None else _held_outside(jit, device)
+    return Handle(
+        weakref.ref(binary), device, cache, cache_key, binary.run, binary.function, binary.packed_metadata,
+        jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, (cache, *watched), (cache, *dicts),
+        kernel.stream_getter(),
     )  # fmt: skip
 
 

@@ -150,6 +150,8 @@ def _given(tunable: HasParameters, args: tuple[Any, ...], kwargs: Mapping[str, A
     if len(args) > len(places):
         raise _call_error(tunable, f"expected at most {len(places)} positional arguments, got {len(args)}.")
     given = dict(zip(places, args))
+    if not kwargs:
+        return given
     names = [parameter.name for parameter in tunable.parameters if parameter.has_name]
     nameless = [parameter.name for parameter in tunable.parameters if not parameter.has_name]
     for name in kwargs:
