@@ -2,8 +2,10 @@
 
 import atexit
 import ctypes
+import functools
 import gc
 import importlib
+import inspect
 import itertools
 import logging
 import os
@@ -38,8 +40,9 @@ if not GPU and os.environ.get("AUTOTUNED_TESTS") != "compiled":
 # other workers.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Tests write modules anew within a second, of equal size, which Python would take for compiled already.
-sys.dont_write_bytecode = True
+# Tests write modules anew within a second, of equal size, which Python would take for compiled already. What is
+# collected is kept: rewriting the assertions of all tests takes longer than importing them.
+sys.dont_write_bytecode = False
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 os.environ.pop("PYTHONUNBUFFERED", None)  # what is printed must arrive without it
 # Begun in the background: children of tests heed Ctrl-C all the same.
@@ -66,6 +69,16 @@ def _hide_config_files_of_other_packages() -> None:
 
 
 _hide_config_files_of_other_packages()
+
+
+def _scan_distributions_once() -> None:
+    """Look through what is installed once for each `sys.path`, which takes 5 to 10 ms; else each test's first miss does."""
+    scan = metadata.entry_points
+    once = functools.cache(lambda path, wanted: scan(**dict(wanted)))
+    metadata.entry_points = lambda **wanted: once(tuple(sys.path), tuple(sorted(wanted.items())))
+
+
+_scan_distributions_once()
 
 # Module state that outlives a call, by module; modules that are not imported have none.
 _STATE = {
@@ -164,6 +177,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     settings.load_profile("suite")
 
 
+def pytest_collection_finish() -> None:
+    """Keep no bytecode of what tests write."""
+    sys.dont_write_bytecode = True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Let plugins warn again when the last test has ended; and keep what was collected out of garbage collection.
@@ -173,11 +191,34 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     """
     gc.collect()
     gc.freeze()
+    _interpret_faster()
     try:
         return (yield)
     finally:
         gc.unfreeze()
         session.config.getini("filterwarnings").remove("error")
+
+
+def _interpret_faster() -> None:
+    """Let Triton's interpreter do what a kernel does, and no more: it takes a third of the time.
+
+    It computes each sum of integers once more in 64 bits, to see that nothing overflows. And it looks for the names that
+    it replaces among all members of modules and classes, at each launch and at each call of a device function.
+    """
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    if interpreter is None:
+        return
+    object.__setattr__(interpreter.interpreter_builder.options, "sanitize_overflow", False)
+    language, core = interpreter.tl, interpreter.tl.core
+    places = (language, core, language.math, core.tensor, core.tensor_descriptor_base)
+    names = {one: [name for name, member in inspect.getmembers(one) if core.is_builtin(member)] for one in places}
+
+    def patch_builtin(package: object, builder: object, scope: object) -> None:
+        for name in names[package]:
+            if core.is_builtin(member := getattr(package, name)):  # else it is replaced already
+                interpreter._patch_attr(package, name, member, builder, scope)
+
+    interpreter._patch_builtin = patch_builtin
 
 
 @pytest.hookimpl(wrapper=True)

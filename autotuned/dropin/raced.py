@@ -1,8 +1,8 @@
 """`install(race=True)`: our search behind Triton's `_bench`, in place of the benchmark of Triton's tuners.
 
 Triton's `run` stays in charge: it prunes, asks `_bench` for each config's time, takes the least, keeps the times in
-`.configs_timings` and its file cache, and tells its listener. The first request starts a race of all configs, and each
-answer is the race's.
+`.configs_timings` and its file cache, and tells its listener. The first request starts a race of all configs, or waits
+for another process that races them, and each answer is the race's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from autotuned.key.key import Key, KeySpec
 from autotuned.resolve.request import Options, Question, State
 from autotuned.resolve.searcher import Searcher
 from autotuned.search import failures
+from autotuned.store import records
+from autotuned.store.choice import Choice
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing
 from autotuned.triton_compat import kernel
@@ -68,13 +70,17 @@ class Race:
         """Median, 20th and 80th percentile in ms, infinite for a failure; None if Triton must measure."""
         if self._times is None:
             self._times = {}  # calls within a trial are not part of this race
-            self._times = self._run()
+            self._times = {} if self._is_refused() else self._run()
         (identity,) = self._seed.identities([config])
         return self._times.get(identity)
 
+    def _is_refused(self) -> bool:
+        """Whether the caller passes what a config sets: Triton refuses that before it calls a hook."""
+        return any(self._call.kwargs.keys() & config.kwargs.keys() for config in self._left())
+
     def _run(self) -> dict[str, _Times | None]:
         try:
-            choice = self._searcher().search(self._question())
+            choice = self._choice()
         except Exception as error:  # all failed, or the device is lost: Triton will report it in its own way
             self._say(failures.describe(error))
             return {}
@@ -88,6 +94,15 @@ class Race:
                 about = f"left out: {timing.identity}"
                 self._seed.warn_once("`%s`: the race leaves out %s: %s", about, timing.identity, timing.error)
         return answers({timing.identity: timing for timing in choice.record.timings}, winner)
+
+    def _choice(self) -> Choice | None:
+        """That of a search, or of another process or thread that raced the same key meanwhile; None without room."""
+        question = self._question()
+        with records.locked(self._key, self._seed.tunable.device(question.call)) as lock:
+            known = None if question.fresh else self._seed.found(self._key, question.live)
+            if known is not None and known.record is not None and known.record.timings:
+                return known
+            return self._searcher().search(question.replace(lock=lock))
 
     def _say(self, why: str) -> None:
         why = why.splitlines()[0] if why else why

@@ -170,11 +170,12 @@ class Asked:
             memory.drop(self.missed)
         elif self.missed is not None:
             restore = self._end()
-            if timings is not self._before and self.key is not None:
+            is_raced = self._race is not None and self._race.is_run  # which said and stored it
+            is_measured = timings is not self._before and not is_raced
+            if is_measured and self.key is not None:
                 seconds = self.tuner.__dict__.get("bench_time") or 0.0
                 events.emit("search", self.key.kernel, self.key.digest, seconds, f"{len(timings or ())} configs")
-            is_kept = self._race is not None and self._race.is_run
-            if timings is not self._before and memory.has(self.missed) and not is_kept:
+            if is_measured and memory.has(self.missed):
                 self._keep(memory, timings, restore)
         if self.key is not None and self._to_keep is not None and not self.passing:
             kept_choices.keep(self.key, self._to_keep)

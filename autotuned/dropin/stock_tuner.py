@@ -19,7 +19,7 @@ from autotuned.resolve import fallback, sources
 from autotuned.resolve.request import OWN_TIMER, Context, note_tuned, trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions
-from autotuned.store.choice import Origin, Place
+from autotuned.store.choice import Choice, Origin, Place
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import fingerprint, kernel
@@ -124,11 +124,16 @@ class Seed:
 
     def stored(self, key: Key, configs: Sequence[Any]) -> Any:
         """The stored choice among these configs, if all of them were measured; else None."""
-        choice = sources.find(key, self.identities(configs), self.places())
+        choice = self.found(key, self.identities(configs))
+        return None if choice is None else choice.config
+
+    def found(self, key: Key, live: Mapping[str, Any]) -> Choice | None:
+        """The same as a choice, with the times of its record."""
+        choice = sources.find(key, live, self.places())
         if choice is None or not choice.complete:
             return None
         log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.where)
-        return choice.config
+        return choice
 
     def places(self) -> list[Place]:
         """Where a stored choice may come from, in order."""

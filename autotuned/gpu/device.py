@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from functools import lru_cache
@@ -111,6 +112,15 @@ def cuda(index: int | None = None) -> Device:
     if is_original:
         _seen[index, query] = found
     return found
+
+
+def wait_for(where: Device) -> None:
+    """Wait for what this thread has launched; an error of it is left to who uses the device next."""
+    if where.kind == "cuda":
+        with contextlib.suppress(Exception):
+            import torch
+
+            torch.cuda.current_stream().synchronize()
 
 
 def _device(properties: Any) -> Device:

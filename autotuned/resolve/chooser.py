@@ -267,7 +267,8 @@ class Chooser:
             return self._for_now(question)
         if ending is not Origin.SEARCH:
             return (fallback.search_forbidden if self._may_search(question) else fallback.untuned)(self, question)
-        with records.locked(question.key, self.state.keeps(question.key) and not active.agreements) as lock:
+        alone = not self.state.keeps(question.key) or bool(active.agreements)
+        with records.locked(question.key, self.tunable.device(question.call), not alone) as lock:
             # Again: another process or thread may have finished meanwhile.
             known = self.known(question)
             if known is None or not self.is_enough(known, question):

@@ -267,6 +267,7 @@ class Searcher:
             watch=log.isEnabledFor(logging.DEBUG),
             compile_class=compile_class,
             journal=left.journal,
+            all_cores=left.saved and question.lock is locks.Lock.HELD,
             excluded=exclusions.of_search(key.digest, compile_class, left.journal),
             likely=likely(key, chosen, self._state.keeps(key)),
             on_timing=on_timing,

@@ -63,7 +63,7 @@ def greedy(losses: np.ndarray, within: float, most: int | None = None) -> list[i
 def _masks(losses: np.ndarray, within: float) -> list[int]:
     """The calls that each config holds, one bit each."""
     holds = np.nan_to_num(losses, nan=np.inf) <= within
-    return [sum(1 << int(row) for row in np.flatnonzero(column)) for column in holds.T]
+    return [int.from_bytes(np.packbits(column, bitorder="little").tobytes(), "little") for column in holds.T]
 
 
 def _greedy(masks: Sequence[int], wanted: int, most: int) -> list[int]:

@@ -109,6 +109,7 @@ class Grown:
     Attributes:
         rows: The calls it was fitted to. `all_rows`: all calls that reach it.
         config: The best for `rows`, or `PICKS`.
+        saving: The split that saves most, once it was searched; None for none.
     """
 
     rows: np.ndarray
@@ -116,6 +117,7 @@ class Grown:
     config: int
     cost: float
     saving: Saving | None = None
+    is_searched: bool = False
     split: Split | None = None
     then: Grown | None = None
     other: Grown | None = None
@@ -173,11 +175,12 @@ class Growth:
         rows = all_rows[self._fitted[all_rows]]
         sums = self._by_config[:, rows].sum(axis=1)
         best = int(np.argmin(sums))
-        leaf = Grown(rows, all_rows, int(self.configs[best]), float(sums[best]))
-        leaf.saving = self._best_saving(leaf)
-        return leaf
+        return Grown(rows, all_rows, int(self.configs[best]), float(sums[best]))
 
     def _next(self) -> Grown | None:
+        for leaf in self.leaves:
+            if not leaf.is_searched:
+                leaf.saving, leaf.is_searched = self._best_saving(leaf), True
         found = [leaf for leaf in self.leaves if leaf.saving is not None]
         return max(found, key=lambda leaf: leaf.saving[0] if leaf.saving else 0.0, default=None)
 
@@ -229,9 +232,12 @@ class Growth:
             return None
 
         def saved(rows: np.ndarray) -> np.ndarray:
-            sums = np.cumsum(self._by_config[:, rows], axis=2)
-            before, whole = sums[:, :, :-1], sums[:, :, -1:]
-            apart: np.ndarray = before.min(axis=0) + (whole - before).min(axis=0)
+            before = after = np.full((len(rows), rows.shape[1] - 1), np.inf)
+            for costs in self._by_config:  # one at a time: what is worked on stays in the processor's cache
+                sums = np.cumsum(costs[rows], axis=1)
+                before = np.minimum(before, sums[:, :-1])
+                after = np.minimum(after, sums[:, -1:] - sums[:, :-1])
+            apart: np.ndarray = before + after
             return leaf.cost - apart
 
         return self._best(leaf, saved, len(self.configs))

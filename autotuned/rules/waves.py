@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -69,11 +69,20 @@ class Waves:
         """Which parameter divides which size: the guess that explains the times of some different configs best."""
         rows, told_by = np.arange(len(self._table)), self._different()
 
-        def error(tiling: Tiling) -> float:
-            tiles = [self._tiles(one, tiling) for one in told_by]
-            return sum(self._solved(self._columns(some, (1,)), rows, one)[1] for one, some in zip(told_by, tiles))
+        @cache  # parameters of a config that are equal divide alike
+        def error(config: int, tiles: tuple[int | None, ...]) -> float:
+            return self._solved(self._columns(tiles, (1,)), rows, config)[1]
 
-        return min(self._tilings(), key=error, default=(None,) * len(self._table.names))
+        best, least = None, math.inf
+        for tiling in self._tilings():
+            total = 0.0
+            for one in told_by:
+                total += error(one, self._tiles(one, tiling))
+                if total >= least:  # no other config makes it less
+                    break
+            else:
+                best, least = tiling, total
+        return best or (None,) * len(self._table.names)
 
     def _tilings(self) -> Iterator[Tiling]:
         parameters = sorted({name for one in self._parameters for name in one})
@@ -124,8 +133,8 @@ class Waves:
         shares = shares / scale
         found = _not_negative(shares)
         kept = (shares * found).max(axis=0) >= SHARE
-        found[:] = 0.0
-        found[kept] = _not_negative(shares[:, kept])
+        start, found = found[kept], np.zeros(len(found))
+        found[kept] = _not_negative(shares[:, kept], start)
         numbers = np.asarray([float(f"{one:.4g}") for one in found / scale])
         return numbers, float(((shares @ (numbers * scale) - 1.0) ** 2).mean())
 
@@ -136,25 +145,37 @@ def _numbers(config: str) -> dict[str, int]:
     return {name: value for name, value in found.items() if type(value) is int and 1 < value < 1 << 16}
 
 
-def _not_negative(columns: np.ndarray) -> np.ndarray:
-    """The factors of 0 and more whose sum of columns is nearest to 1 (the method of Lawson and Hanson)."""
+def _not_negative(columns: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
+    """The factors of 0 and more whose sum of columns is nearest to 1 (the method of Lawson and Hanson).
+
+    Args:
+        start: Factors of 0 and more to go on from; None for zeros.
+    """
     count = columns.shape[1]
     products, wanted = columns.T @ columns, columns.sum(axis=0)
     products[np.diag_indices(count)] *= 1 + 1e-9  # columns may be multiples of each other
-    found, free = np.zeros(count), np.zeros(count, dtype=bool)
+    found = np.zeros(count) if start is None else start
+    free = found > 0
     for _ in range(3 * count):
+        if free.any():
+            found = _freed(products, wanted, found, free)
         gain = np.where(free, -np.inf, wanted - products @ found)
-        if gain.max(initial=-np.inf) <= 1e-7 * len(columns):
+        place = int(gain.argmax()) if count else 0
+        if not count or gain[place] <= 1e-7 * len(columns):
             break
-        free[gain.argmax()] = True
-        while True:
-            solved = np.zeros(count)
-            solved[free] = np.linalg.solve(products[np.ix_(free, free)], wanted[free])
-            low = free & (solved <= 0)
-            if not low.any():
-                break
-            found += (found[low] / (found[low] - solved[low])).min() * (solved - found)
-            free &= found > 1e-14
-            found[~free] = 0.0
-        found = solved
+        free[place] = True
     return found
+
+
+def _freed(products: np.ndarray, wanted: np.ndarray, found: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """The least squares over the free factors; those that would be negative are free no more, and become 0."""
+    while True:
+        some = np.flatnonzero(free)
+        solved = np.zeros(len(found))
+        solved[some] = np.linalg.solve(products[some[:, None], some], wanted[some])
+        low = free & (solved <= 0)
+        if not low.any():
+            return solved
+        found = found + (found[low] / (found[low] - solved[low])).min() * (solved - found)
+        free &= found > 1e-14
+        found[~free] = 0.0

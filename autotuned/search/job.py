@@ -84,6 +84,7 @@ class Job:
     watch: bool = False  # detect what is written even if `restore` is given
     compile_class: Hashable | None = None  # shared by calls that compile alike; None if unknown
     journal: Journal = field(default_factory=lambda: Journal(None))
+    all_cores: bool = False  # whether other ranks of this host wait for this search
     excluded: Mapping[str, Exclusion] = field(default_factory=dict)  # configs to skip, with the reason, by identity
     likely: Sequence[str] = ()  # identities of configs to try first: they won for similar calls
     on_timing: Callable[[Timing], None] = lambda timing: None  # called again when a timing has more samples

@@ -19,6 +19,7 @@ from autotuned.search.trial import (
     Trial,
     are_loaded,
     mean_lead,
+    relative,
     scale,
     weighed,
 )
@@ -143,7 +144,7 @@ class Duel:
         """The lead in the mean over all places; what the race says counts for the caller's tensors."""
         if self._raced is None:
             return self._fresh
-        raced = self._lead_of(*self._raced)
+        [raced] = self._leads_of(self._raced)
         if self.is_disturbed and self.elsewhere:
             return mean_lead([self._fresh, raced])
         here, *others = self._leads
@@ -160,18 +161,19 @@ class Duel:
 
     @property
     def _leads(self) -> list[Lead]:
-        return [self._lead_of(*duel._pair) for duel in self._all]
+        return self._leads_of(*(duel._pair for duel in self._all))
 
-    def _lead_of(self, best: Trial, untuned: Trial) -> Lead:
-        us, counts = self._scale.us, (len(best.samples_us), len(untuned.samples_us))
-        return Lead(math.log(us(untuned) / us(best)), self._noise * math.sqrt(sum(1 / count for count in counts)))
+    def _leads_of(self, *pairs: tuple[Trial, Trial]) -> list[Lead]:
+        scale = FASTEST if self.is_disturbed else CENTER
+        noise = self._noise(scale)
+        errors = [noise * math.sqrt(sum(1 / len(one.samples_us) for one in pair)) for pair in pairs]
+        return [Lead(math.log(scale.us(pair[1]) / scale.us(pair[0])), error) for pair, error in zip(pairs, errors)]
 
-    @property
-    def _noise(self) -> float:
+    def _noise(self, scale: Scale) -> float:
         """Relative standard error of a time of one sample."""
         ones = self._raced or [one for duel in self._all for one in duel._pair]
-        samples_us = [us / self._scale.us(one) for one in ones for us in one.samples_us]
-        return self._scale.error(replace(self.best, samples_us=samples_us)) * math.sqrt(len(samples_us))
+        samples_us = relative(ones, scale.us)
+        return scale.error(replace(self.best, samples_us=samples_us)) * math.sqrt(len(samples_us))
 
     @property
     def _raced(self) -> tuple[Trial, Trial] | None:
@@ -188,7 +190,7 @@ class Duel:
     def _middle(self, which: int) -> float:
         """How far the samples of one of the two spread within places."""
         ones = [duel._pair[which] for duel in self._all]
-        return replace(self.best, samples_us=[us / one.median_us for one in ones for us in one.samples_us]).middle
+        return replace(self.best, samples_us=relative(ones, MEDIAN.us)).middle
 
     @property
     def _pair(self) -> tuple[Trial, Trial]:
@@ -206,10 +208,6 @@ class Duel:
         return replace(self.best, samples_us=best), replace(self.untuned, samples_us=untuned)
 
     @property
-    def _scale(self) -> Scale:
-        return FASTEST if self.is_disturbed else CENTER
-
-    @property
     def is_fought(self) -> bool:
         """Whether there was time for enough samples."""
         return min(len(self.best.samples_us), len(self.untuned.samples_us)) >= FIRST_SAMPLES
@@ -219,7 +217,7 @@ class Duel:
         """Whether the best is ahead by so little that it may be behind elsewhere, or behind by no more than chance."""
         if not self.is_fought:
             return False
-        lead = self._lead_of(*self._pair)
+        [lead] = self._leads_of(self._pair)
         return -PLACE_ERRORS * lead.error < lead.log < math.log1p(SURE_LEAD)
 
     def quality(self, resolution_us: float) -> Quality:

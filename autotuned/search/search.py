@@ -58,7 +58,7 @@ def run(job: Job, outcome: Outcome) -> None:
 class _Search:
     def __init__(self, job: Job, outcome: Outcome) -> None:
         self._job, self._outcome = job, outcome
-        self._ahead = CompileStream(job.tunable, job.call, job.journal)
+        self._ahead = CompileStream(job.tunable, job.call, job.journal, job.all_cores)
         self._guard = Guard(job, self._ahead)
         self.board = Board(job)
         fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.likely)

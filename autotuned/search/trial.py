@@ -97,6 +97,12 @@ def median(values: Sequence[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
+def relative(trials: Sequence[Trial], time_us: Callable[[Trial], float]) -> list[float]:
+    """All samples, each over its trial's time."""
+    times_us = [(one, time_us(one)) for one in trials]
+    return [us / own_us for one, own_us in times_us for us in one.samples_us]
+
+
 def check_samples(samples_us: Sequence[float]) -> None:
     """Refuse times that no clock can have measured.
 

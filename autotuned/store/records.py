@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from autotuned import disk, env
 from autotuned._startup import later
+from autotuned.gpu.device import Device, wait_for
 from autotuned.key.key import Key
 from autotuned.store import layout, record
 from autotuned.store.choice import Look
@@ -41,8 +42,13 @@ def scratch_folder() -> Path:
 
 
 @contextmanager
-def locked(key: Key, between_processes: bool = True) -> Iterator[Lock]:
-    """Hold the key's lock: one process or thread searches, the others wait (see `locks.locked`)."""
+def locked(key: Key, device: Device, between_processes: bool = True) -> Iterator[Lock]:
+    """Hold the key's lock: one process or thread searches, the others wait (see `locks.locked`).
+
+    First waits for what this thread has launched on its device. That may need another rank, as a receive does, and this
+    rank must not hold the lock meanwhile: the other one may want the same key before it sends.
+    """
+    wait_for(device)
     if between_processes:
         _say_network()
     with locks.locked(layout.lock_path(layout.record_path(key)), between_processes) as lock:

@@ -12,7 +12,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 AT_MOST = {
     "hit": 1,
@@ -48,6 +51,8 @@ entered = set()
 
 def profile(frame, event, arg):
     if event != "call" or "autotuned" not in (path := frame.f_code.co_filename) and "cli" not in path:
+        return
+    if path in entered:
         return
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_code.co_filename != "<string>":
@@ -86,8 +91,12 @@ json.dump(sorted(entered), open(path, "w"))
 """
 
 
-def entered(kind: str) -> list[str]:
-    """The files of this package that a case of this name enters, by their paths in it."""
+def entered(kind: str, start: Callable[..., Any] = partial(subprocess.run, stdout=subprocess.DEVNULL)) -> list[str]:
+    """The files of this package that a case of this name enters, by their paths in it.
+
+    Args:
+        start: Runs a command, and takes `env`, `cwd` and `check`.
+    """
     import autotuned
     from autotuned import cli
 
@@ -100,7 +109,7 @@ def entered(kind: str) -> list[str]:
 
         def run(code: str, *arguments: str, **more: str) -> None:
             command = [sys.executable, "-c", code, *arguments]
-            subprocess.run(command, env=environment | more, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+            start(command, env=environment | more, cwd=folder, check=True)
 
         if kind in ("miss in the store", "warmup of one call"):
             run("import double_kernel; double_kernel.call()", AUTOTUNED_RECORD=f"{folder}/calls.jsonl")

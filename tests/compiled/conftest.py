@@ -26,6 +26,7 @@ if COMPILED:
         served,
         shipped,
     )  # fmt: skip
+    from started_ranks import start  # noqa: F401
     from tritons_packer import shared_device  # noqa: F401
 
 # Every test of these modules runs on both launchers. Without a driver the C one ends in the same recording launcher;

@@ -66,17 +66,24 @@ def compiled(monkeypatch):
     return seen
 
 
+@pytest.fixture(scope="module")
+def first_binaries(tmp_path_factory):
+    """Triton's cache of each test's first process, whose compiling most tests are not about."""
+    return tmp_path_factory.mktemp("triton-first")
+
+
 @pytest.fixture
-def start(tmp_path, monkeypatch, compiled):
-    """Begin as a new process with the same store and an empty cache of Triton's."""
+def start(tmp_path, monkeypatch, compiled, first_binaries):
+    """Begin as a new process with the same store and an empty cache of Triton's, but for the first unless it is `cold`."""
     starts = []
 
-    def begin(ahead=True, text=TEXT + KERNELS):
+    def begin(ahead=True, text=TEXT + KERNELS, cold=False):
         install.uninstall()
         order._programs.clear()
         compiled.clear()
-        starts.append(ahead)
-        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / f"triton-{len(starts)}"))
+        folder = tmp_path / f"triton-{len(starts)}" if starts or cold else first_binaries
+        starts.append(folder)
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
         autotuned.install(ahead=ahead)
         return module(tmp_path / "library", "library_in_order", text)
 
@@ -92,7 +99,7 @@ def run(library, names=NAMES):
 
 
 def test_the_next_process_compiles_at_once_what_was_launched(start, compiled):
-    first = run(start())
+    first = run(start(cold=True))
     assert len(compiled) == 2 * len(NAMES)
     second = run(start())
     assert second == first
@@ -101,10 +108,10 @@ def test_the_next_process_compiles_at_once_what_was_launched(start, compiled):
     assert own in ([], ["first"])  # what it needs at once it may take itself
 
 
-def test_with_a_warm_cache_nothing_is_compiled_and_no_thread_starts(start, compiled, monkeypatch, tmp_path):
+def test_with_a_warm_cache_nothing_is_compiled_and_no_thread_starts(start, compiled, monkeypatch, first_binaries):
     run(start())
     start()
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton-1"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(first_binaries))
     monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread"))
     library = sys.modules["library_in_order"]
     path = layout.program_path(order.name())

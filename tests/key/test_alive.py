@@ -145,7 +145,7 @@ KEYS = {
 @pytest.mark.parametrize("kind", MADE)
 def test_what_is_in_a_key_dies_with_its_last_user(kind: str, key: str) -> None:
     function, alive = tuned(KEYS[key]), []
-    for _ in range(8):
+    for _ in range(3):
         held = Held()
         alive.append(weakref.ref(held))
         act = MADE[kind](held)
@@ -164,7 +164,7 @@ def test_what_is_in_a_key_dies_with_its_last_user(kind: str, key: str) -> None:
 def test_what_the_class_of_an_argument_holds_dies_with_it(kind: str, key: list[Any]) -> None:
     """Also what a method of a local class closes over, as a tensor: no table or cache of classes keeps it."""
     function, alive = tuned(*key), []
-    for _ in range(8):
+    for _ in range(3):
         held = Held()
         alive.append(weakref.ref(held))
         act = local_classes.MADE[kind](held)

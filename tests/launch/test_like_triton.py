@@ -82,7 +82,7 @@ def entry():
     return type("Entry", (), {"config": "config", "before": None, "direct": None})()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(CALLS, min_size=2, max_size=8))
 def test_a_call_is_found_only_where_triton_would_launch_the_same_binary(calls):
     twins, (bound, place) = Twins(), calls[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import fake_gpus
+import forked
 import pytest
 from fake_gpus import MEET, command, environment, interrupted, log
 
@@ -17,16 +18,22 @@ from autotuned.offline.workers import pool
 from autotuned.store import listing
 
 
-@pytest.fixture
-def fake(tmp_path_factory):
-    """The environment of a host with GPUs that are not there."""
+@pytest.fixture(scope="module")
+def nvml(tmp_path_factory):
+    """The folder with the library that knows of pretended GPUs."""
     folder = tmp_path_factory.mktemp("nvml")
     fake_gpus.library(folder)
-    return lambda table: {"LD_LIBRARY_PATH": str(folder), "FAKE_GPUS": table, "TRITON_INTERPRET": "1"}
+    return str(folder)
+
+
+@pytest.fixture
+def fake(nvml):
+    """The environment of a host with GPUs that are not there."""
+    return lambda table: {"LD_LIBRARY_PATH": nvml, "FAKE_GPUS": table, "TRITON_INTERPRET": "1"}
 
 
 def run(args: list[str], tmp_path: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(args, capture_output=True, text=True, timeout=280, cwd=tmp_path, env=environment(**more))
+    return forked.run(args, cwd=tmp_path, env=environment(**more), timeout=280)
 
 
 def tune(tmp_path: Path, variables: dict[str, str], *options: str, code: int = 0, **made) -> dict:

@@ -44,7 +44,7 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in LIBRARY}
 
 
-@functools.lru_cache
+@functools.cache
 def imports_of(path: Path) -> frozenset[str]:
     """Modules of this package that a file imports: at its top, within functions, lazily, or for types only."""
     found: set[str] = set()
@@ -107,12 +107,12 @@ def uses_it(pattern: str, path: Path) -> bool:
     return re.search(pattern, code_of(path)) is not None
 
 
-@functools.lru_cache
+@functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-@functools.lru_cache
+@functools.cache
 def code_of(path: Path) -> str:
     """A file's code without docstrings and comments."""
     tree = ast.parse(path.read_text())

@@ -21,7 +21,7 @@ FILE_SUFFIXES = {"py", "c", "json", "jsonl"}
 PARTS = (ast.FunctionDef, ast.ClassDef, ast.Name, ast.Attribute, ast.arg, ast.alias, ast.keyword)
 
 
-@functools.lru_cache
+@functools.cache
 def words_of(path: Path) -> frozenset[str]:
     """Every name in the code of a file: defined, imported, read or passed."""
     found: set[str] = set()
@@ -32,7 +32,7 @@ def words_of(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-@functools.lru_cache
+@functools.cache
 def modules() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in FILES:

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import counted
+import forked
 import numpy as np
 import pytest
 from fakes import FakeConfig as Config
@@ -191,7 +192,7 @@ if __name__ == "__main__":
     children = [multiprocessing.get_context("fork").Process(target=go, args=(300,)) for _ in range(3)]
     [child.start() for child in children]
     [child.join() for child in children]
-    print("said by the app")
+    print("said by the app", flush=True)
     if sys.argv[1:] == ["hang"]:
         time.sleep(60)
     sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
@@ -256,7 +257,7 @@ def test_that_nothing_can_be_recorded_is_said_once_a_process(tmp_path):
     """Each tuned kernel said it again."""
     (tmp_path / "app.py").write_text("from autotuned.kernels import numpy_matmul, rmsnorm, softmax")
     environment = {**os.environ, "AUTOTUNED_RECORD": str(tmp_path), "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, str(tmp_path / "app.py")], env=environment, capture_output=True, text=True)
+    done = forked.run([sys.executable, tmp_path / "app.py"], env=environment)
     assert done.returncode == 0 and done.stderr.count("nothing is recorded") == 1
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from fakes import make_key
 from stored import lines
@@ -45,7 +45,7 @@ def ran(tmp_path: Path, count: int, **environment: str) -> str:
     """What a process says that makes so many calls."""
     (tmp_path / "app.py").write_text(APP)
     command = [sys.executable, str(tmp_path / "app.py"), str(count)]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, cwd=tmp_path)
+    done = forked.run(command, env={**os.environ, **environment}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

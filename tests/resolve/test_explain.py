@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 from fakes import FakeConfig as Config
@@ -390,6 +390,6 @@ def test_a_kernel(tmp_path):
     triton = pytest.importorskip("triton")
     (tmp_path / "double.py").write_text(KERNEL)
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    run = subprocess.run([sys.executable, tmp_path / "double.py"], env=environment, capture_output=True, text=True)
+    run = forked.run([sys.executable, tmp_path / "double.py"], env=environment)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == triton.__version__

@@ -71,7 +71,7 @@ def test_a_rule_is_worth_it_where_it_beats_what_is_simpler():
 
 
 def test_the_same_times_give_the_same_rule():
-    one, other = (fit.fit(synthetic.Kernel(3).table(80), 0.1) for _ in "ab")
+    one, other = (fit.fit(synthetic.Kernel(3).table(40), 0.1) for _ in "ab")
     assert one.rule() == other.rule() and one.compared == other.compared
 
 

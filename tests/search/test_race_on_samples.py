@@ -11,7 +11,7 @@ from simulated import Gpu
 
 from autotuned.search import race, trial
 
-SEEDS = range(12)
+SEEDS = range(8)
 AS_GOOD = 0.005  # what the pick may be off in the median
 MOST_SORTED = 95  # values a launch of the race; where rounds of finals do not grow, rmsnorm has 160
 TIE = 0.003  # winners of many orders of the list may be so far apart
@@ -24,6 +24,12 @@ def percentile(values: list[float], share: float) -> float:
 
 def results(recording, disturb=replay.undisturbed):
     return [replay.run(recording, seed, disturb) for seed in SEEDS]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(recording):
+    """The races that several statements are about."""
+    return results(recording)
 
 
 def drift(sample_us, seconds, noise):
@@ -78,26 +84,26 @@ DRIFTS = {
 @pytest.mark.parametrize("way", DRIFTS)
 def test_drift_decides_nothing_whatever_the_order_of_the_list(recording, way):
     found = []
-    for seed in range(10):
+    for seed in range(6):
         order = list(range(len(recording.samples_us)))
         random.Random(seed).shuffle(order)
         found.append(replay.run(recording, seed, DRIFTS[way](), order))
-    assert sum(result.regret > 0.01 for result in found) <= 2
+    assert sum(result.regret > 0.01 for result in found) <= 1
     assert max(result.regret for result in found) <= 0.02
-    assert sum(result.quality == "noisy" for result in found) <= 2
+    assert sum(result.quality == "noisy" for result in found) <= 1
 
 
-@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
+@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name, scope="module")
 class TestRecorded:
     """What holds for each problem."""
 
-    def test_the_pick_is_close_to_the_best(self, recording):
-        regrets = [result.regret for result in results(recording)]
+    def test_the_pick_is_close_to_the_best(self, undisturbed):
+        regrets = [result.regret for result in undisturbed]
         assert statistics.median(regrets) <= AS_GOOD
         assert percentile(regrets, 0.95) <= 0.02
 
-    def test_a_race_costs_a_small_part_of_measuring_all_as_long(self, recording):
-        spent = statistics.mean(result.seconds for result in results(recording))
+    def test_a_race_costs_a_small_part_of_measuring_all_as_long(self, recording, undisturbed):
+        spent = statistics.mean(result.seconds for result in undisturbed)
         assert spent < max(0.6 * replay.exhaustive_seconds(recording, race.FINAL_SAMPLES), 0.3)
         assert spent < 2.0
 
@@ -118,22 +124,22 @@ class TestRecorded:
         assert percentile(regrets, 0.95) <= 0.02
 
     def test_winners_of_ten_orders_and_of_ten_searches_are_a_tie(self, recording):
-        true_us, orders = recording.true_us, range(10)
+        true_us = recording.true_us
+        drawn = [replay.resampled(recording, seed) for seed in range(10)]
         for shuffled in (True, False):
             winners = set()
-            for seed in orders:
+            for seed, again in enumerate(drawn):
                 order = list(range(len(true_us)))
                 random.Random(seed * shuffled).shuffle(order)
-                winners.add(replay.run(replay.resampled(recording, seed), seed, order=order).picked)
+                winners.add(replay.run(again, seed, order=order).picked)
             times_us = [true_us[index] for index in winners]
             print(recording.name, len(winners), max(times_us) / min(times_us) - 1)
             assert len(winners) <= 4
             assert max(times_us) <= (1 + TIE) * min(times_us)
 
-    def test_one_config_wins_nearly_always_unless_several_are_as_good(self, recording):
-        found = results(recording)
-        picks = [result.picked for result in found]
-        assert max(map(picks.count, picks)) >= 0.75 * len(picks) or max(one.regret for one in found) <= AS_GOOD
+    def test_one_config_wins_nearly_always_unless_several_are_as_good(self, undisturbed):
+        picks = [result.picked for result in undisturbed]
+        assert max(map(picks.count, picks)) >= 0.75 * len(picks) or max(one.regret for one in undisturbed) <= AS_GOOD
 
 
 # -- what a further shape costs, with the real timer on a simulated device ----------------------------------------------

@@ -7,8 +7,13 @@ import sys
 from importlib.metadata import entry_points
 from typing import Any
 
+import forked
 from typer.testing import CliRunner
 
+_PROGRAM = (
+    "import sys; sys.argv[0] = 'autotuned'; from importlib.metadata import entry_points as e; "
+    "e(group='console_scripts', name='autotuned')['autotuned'].load()()"
+)
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
 
 
@@ -37,10 +42,8 @@ def error(*args: str) -> str:
 
 def start(*args: str, **environment: str) -> subprocess.Popen[str]:
     """A command in a process of its own; without a terminal."""
-    code = f"import sys; sys.argv = ['autotuned', *{list(args)!r}]; from importlib.metadata import entry_points as e"
-    code += "; e(group='console_scripts', name='autotuned')['autotuned'].load()()"
     return subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", _PROGRAM, *args],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -50,7 +53,6 @@ def start(*args: str, **environment: str) -> subprocess.Popen[str]:
 
 def in_process(*args: str, code: int = 0, **environment: str) -> tuple[str, str]:
     """What a command in a process of its own, which must end with `code`, writes to its two streams."""
-    process = start(*args, **environment)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == code, out + err
-    return out, err
+    done = forked.run([sys.executable, "-c", _PROGRAM, *args], {**os.environ, **environment})
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout, done.stderr

@@ -7,6 +7,7 @@ claims, and nothing of what it is worth on a card.
 import math
 import random
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from autotuned.key.sizes import Sizes, shape_of
@@ -25,6 +26,7 @@ PAIRS = (
 )
 
 
+@cache
 def form_of(config: tuple[int, ...]) -> str:
     """A config as records know it: the text of its canonical form."""
     m, n, k, warps, stages = config

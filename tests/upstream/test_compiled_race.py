@@ -221,6 +221,14 @@ def test_a_config_that_fails_in_the_race_is_not_run_again_unprotected(answer, x,
     )
 
 
+def test_what_triton_refuses_calls_no_hook(make, x, bench, caplog):
+    seen = []
+    kernel = make(pre_hook=lambda args, reset_only=False: seen.append(args))
+    with pytest.raises(ValueError, match="Conflicting meta-parameters: BLOCK"):
+        kernel[(4,)](x, 100, BLOCK=16)
+    assert (seen, bench.calls, caplog.messages) == ([], [], [])
+
+
 def test_what_cannot_be_raced_is_measured_by_triton_with_one_line(x, bench, monkeypatch, caplog):
     from autotuned.resolve.searcher import Searcher
 

@@ -1,10 +1,10 @@
 """Bad surroundings: damaged records, folders that cannot be written, no GPU, no home; and how the call goes on."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 from paths import quick
@@ -136,7 +136,7 @@ def run(tmp_path, text, **environment):
     script = tmp_path / "script.py"
     script.write_text(text)
     kept = {name: value for name, value in (os.environ | environment).items() if value is not None}
-    return subprocess.run([sys.executable, str(script)], env=kept, capture_output=True, text=True, timeout=120)
+    return forked.run([sys.executable, script], env=kept)
 
 
 NO_GPU = """

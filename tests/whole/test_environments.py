@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked
 import pytest
 
 import autotuned
@@ -30,11 +31,9 @@ print(tuned.cache_info().searches, layout.root())
 
 def run(cwd: Path, preexec: str = "", **environment: str) -> tuple[int, Path, str]:
     """Searches, folder and what was said on stderr."""
-    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH") if name in os.environ}
-    done = subprocess.run(
-        [sys.executable, "-c", preexec + PROGRAM], cwd=cwd, env=kept | environment, capture_output=True, text=True,
-        timeout=120,
-    )  # fmt: skip
+    names = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TRITON_INTERPRET")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    done = forked.run([sys.executable, "-c", preexec + PROGRAM], cwd=cwd, env=kept | environment)
     assert done.returncode == 0, done.stderr
     searches, _, folder = done.stdout.strip().partition(" ")
     return int(searches), Path(folder), done.stderr
@@ -161,10 +160,8 @@ def test_b46_a_member_of_the_group_reads_what_another_wrote_and_tunes_in_memory(
     assert run(everybodys, become.replace("UID", "54000"), **options) == (2, shared, "")
     assert run(everybodys, become.replace("UID", "54001"), **options) == (0, shared, "")
     more = PROGRAM.replace("tuned(2)) == (1, 1, 2)", "tuned(3)) == (1, 1, 3)")
-    done = subprocess.run(
-        [sys.executable, "-c", become.replace("UID", "54001") + more], cwd=everybodys, env=os.environ | options,
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    command = [sys.executable, "-c", become.replace("UID", "54001") + more]
+    done = forked.run(command, cwd=everybodys, env=os.environ | options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 ")
     assert one_warning(done.stderr), done.stderr

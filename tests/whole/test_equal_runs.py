@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 from commands import in_process
 
@@ -63,9 +63,7 @@ def strictly(number: int, files: str = "tuned") -> dict[str, str]:
 
 def run(number: int, files: str = "tuned") -> tuple[list[str], str]:
     """Results of one run, as bits, and the digest of what it used."""
-    done = subprocess.run(
-        [sys.executable, "app.py"], env={**os.environ, **strictly(number, files)}, capture_output=True, text=True
-    )
+    done = forked.run([sys.executable, "app.py"], env={**os.environ, **strictly(number, files)})
     assert done.returncode == 0, done.stderr
     bits, digest = json.loads(done.stdout)
     return bits, digest

@@ -1,11 +1,11 @@
 """Reports about failures as tests, by their numbers: configs that fail, processes that die, full memory, lost devices."""
 
 import gc
-import subprocess
 import sys
 import weakref
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 from fakes import FakeConfig as Config
@@ -118,7 +118,7 @@ def dying(tmp_path):
 
     def run(*words, dies=False):
         flag.touch() if dies else flag.unlink(missing_ok=True)
-        return subprocess.run([sys.executable, script, *words], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        return forked.run([sys.executable, script, *words], cwd=ROOT, timeout=60)
 
     return run
 

@@ -21,7 +21,7 @@ from typing import Any
 from autotuned._startup import Protocol
 from autotuned.errors import LeftOutError
 from autotuned.search import failures
-from autotuned.search.compiling import parallelism, threads
+from autotuned.search.compiling import crew, parallelism, threads
 from autotuned.search.exclusions import SharedMemory
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache, launcher
@@ -82,10 +82,10 @@ compilers: list[Compilers] = []  # process-wide; the last one is in force
 
 
 class CompileStream:
-    """Compiles the configs of one call."""
+    """Compiles the configs of one call; with `all_cores` on all cores that no other rank of this host compiles on."""
 
-    def __init__(self, tunable: Tunable, call: Call, journal: Journal | None = None) -> None:
-        self._tunable, self._call = tunable, call
+    def __init__(self, tunable: Tunable, call: Call, journal: Journal | None = None, all_cores: bool = False) -> None:
+        self._tunable, self._call, self._all_cores = tunable, call, all_cores
         self._journal = journal or Journal(None)
         self._found: list[compiledkernel.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
@@ -122,7 +122,7 @@ class CompileStream:
         if any(one.hooked for one in wanted):
             self._found.append(None)
         pooled = [one for one in wanted if not one.suspect]
-        count = parallelism.count(len(pooled)) if self._tunable.compiles_ahead else 0
+        count = parallelism.count(len(pooled), self._all_cores) if self._tunable.compiles_ahead else 0
         alone = [one for one in wanted if one.suspect or not count]
         stream = self._pooled(pooled, count, deadline, tick, enough) if count else iter(())
         for ready in itertools.chain(stream, self._serial(alone, tick)):
@@ -170,7 +170,8 @@ class CompileStream:
         def over() -> bool:
             return time.monotonic() > deadline and enough()
 
-        with _Pool(count, self._tunable.name, self._journal, self._memory, over) as pool:
+        slots = crew.shared_slots() if self._all_cores else []
+        with _Pool(count, self._tunable.name, self._journal, self._memory, over, slots) as pool:
             self._pool = pool
             started = {one.index: self._start(pool, one) for one in order}
             for _ in wanted:
@@ -269,9 +270,10 @@ class _Pool:
     """Threads that compile; `done` receives the index of each config as it gets ready."""
 
     def __init__(
-        self, count: int, kernel: str, journal: Journal, memory: SharedMemory, over: Callable[[], bool]
-    ) -> None:
-        self._kernel = kernel
+        self, count: int, kernel: str, journal: Journal, memory: SharedMemory, over: Callable[[], bool],
+        slots: Sequence[Path],
+    ) -> None:  # fmt: skip
+        self._kernel, self._slots = kernel, slots
         self._threads = ThreadPoolExecutor(count, "autotuned-compile")
         self._folder, self._journal, self._memory, self._over = cache.current(), journal, memory, over
         self.done: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -294,11 +296,11 @@ class _Pool:
         return future
 
     def _run(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
-        if self._over():
-            raise CancelledError  # as for configs that no thread has taken
-        if not one.hooked:
-            self._memory.refuse(one.config)
-        with cache.same_as(self._folder):
+        with crew.on_a_slot(self._slots, self._over), cache.same_as(self._folder):
+            if self._over():
+                raise CancelledError  # as for configs that no thread has taken
+            if not one.hooked:
+                self._memory.refuse(one.config)
             self.begun[one.identity] = time.monotonic()
             try:
                 compiled = self._made(one, compile_)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,16 @@ def shared_slots() -> list[Path]:
     if env.local_ranks() < 2 or env.compile_workers() is not None:
         return []
     return [layout.compile_slot_path(locks.host(), number) for number in range(parallelism.on_this_host())]
+
+
+@contextmanager
+def on_a_slot(slots: Sequence[Path], over: Callable[[], bool]) -> Iterator[None]:
+    """Hold one of the `shared_slots`, when one is free; without one once it is `over`, or after `STALL_S`."""
+    end = time.monotonic() + STALL_S
+    with ExitStack() as held:
+        while not _hold(held, slots, stays=True) and not over() and time.monotonic() < end:
+            time.sleep(POLL_S)
+        yield
 
 
 def _compile(one: Compilation) -> None:

@@ -15,7 +15,7 @@ LEAST_CONFIGS = 4  # below this a pool costs more than it saves
 THREAD_BYTES = 256 << 20
 
 
-def count(configs: int, root: Path = Path("/")) -> int:
+def count(configs: int, all_cores: bool = False, root: Path = Path("/")) -> int:
     """Number of compile workers for `configs` configs; 0 for none.
 
     `AUTOTUNED_COMPILE_WORKERS` decides if set. Otherwise hosts with four or more cores leave one to the measuring
@@ -23,6 +23,7 @@ def count(configs: int, root: Path = Path("/")) -> int:
 
     Args:
         configs: Number of configs to compile.
+        all_cores: Not to share them beforehand: the workers take turns with other ranks (`crew.on_a_slot`).
         root: Where to look for `/proc` and `/sys`.
 
     Raises:
@@ -33,7 +34,7 @@ def count(configs: int, root: Path = Path("/")) -> int:
         return min(asked, configs) if asked > 1 else 0
     if configs < LEAST_CONFIGS:
         return 0
-    free = cores(root) // env.local_ranks()
+    free = cores(root) // (1 if all_cores else env.local_ranks())
     workers = min(free - (free >= 4), configs, memory_bytes(root) // THREAD_BYTES)
     return workers if workers > 1 else 0
 

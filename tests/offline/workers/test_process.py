@@ -10,6 +10,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import forked
 import pytest
 
 from autotuned.offline.device import isolates
@@ -63,10 +64,8 @@ def tune(tmp_path: Path, code: str, *options: str, **environment: str) -> subpro
         "--isolate",
         *options,
     ]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=280, cwd=tmp_path,
-        env={**os.environ, "TRITON_INTERPRET": "1", **environment},
-    )  # fmt: skip
+    variables = {**os.environ, "TRITON_INTERPRET": "1", **environment}
+    return forked.run(command, cwd=tmp_path, env=variables, timeout=280)
 
 
 def statuses(record) -> dict[str, tuple[str, str | None]]:

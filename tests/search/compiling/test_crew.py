@@ -103,6 +103,30 @@ def test_no_more_are_compiled_at_once_than_there_are_slots(binary, made, tmp_pat
     assert all(path.exists() for path in slots)
 
 
+def test_a_search_takes_turns_on_the_slots_until_it_is_over(tmp_path):
+    slots, events = [tmp_path / "slots" / "0.lock"], []
+    over = threading.Event()
+
+    def compile_one(name):
+        with crew.on_a_slot(slots, over.is_set):
+            events.append(name)
+
+    let_go = locks.claim(slots[0], stays=True)
+    waiting = threading.Thread(target=compile_one, args=("first",))
+    waiting.start()
+    assert events == []
+    events.append("freed")
+    let_go()
+    waiting.join(60)
+    let_go = locks.claim(slots[0], stays=True)
+    over.set()
+    compile_one("over")  # without a slot: it will see that it is over
+    let_go()
+    assert events == ["freed", "first", "over"]
+    with crew.on_a_slot([], lambda: False):
+        assert locks.claim(slots[0], stays=True) is not None  # nobody has kept it
+
+
 def test_what_fails_counts_as_done(binary, made):
     def fail():
         raise MemoryError

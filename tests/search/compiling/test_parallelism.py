@@ -90,6 +90,7 @@ def test_a_host_without_these_files_is_taken_by_its_cores(tmp_path, host):
 def test_ranks_share_the_cores(host, monkeypatch, name, value, count):
     monkeypatch.setenv(name, value)
     assert parallelism.count(40, root=host[0]) == count
+    assert parallelism.count(40, all_cores=True, root=host[0]) == 15
 
 
 @pytest.mark.parametrize(
