@@ -79,9 +79,8 @@ class Chooser:
     @property
     def narrows(self) -> bool:
         """Whether calls with the same key may have different candidates."""
-        options = self.state.options
-        pruner = options.pruner()
-        return not (options.computed is None and pruner.early is None and pruner.perf_model is None)
+        pruner = self.state.options.pruner()
+        return not (self.state.options.computed is None and pruner.early is None and pruner.perf_model is None)
 
     def candidates(self, call: Call) -> Live:
         """Live configs of a call by identity, in order: those that the pruner keeps and the grid launches.
@@ -179,8 +178,7 @@ class Chooser:
         A callable grid is asked about that choice only: which others it launches does not matter then, and asking runs
         the user's code for each.
         """
-        options = self.state.options
-        if not callable(call.grid) or options.declared is not None or options.check is not None:
+        if not callable(call.grid) or self.state.options.declared is not None or self.options.check is not None:
             live = self.candidates(call)
             return live, self._ready(call, live, mode) if len(live) > 1 else None
         every = self._unlaunched(call)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import later
 from autotuned.errors import BinaryError, PlaceError
-from autotuned.key.key import PLAIN, by_class, is_descriptor, is_tensor_type
+from autotuned.key.key import PLAIN, is_descriptor, is_tensor_type
 from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _tensors(values: Iterable[Any], described: bool = True) -> Iterator[Any]:
         if type(value) in PLAIN:
             continue
         kind: Any = type(value)  # mypy: a class is not Hashable
-        if _is_placed_tensor(kind):
+        if is_tensor_type(kind) and hasattr(value, "data_ptr") and hasattr(value, "device"):
             yield value
         elif isinstance(value, tuple):
             yield from _tensors(value, described)
@@ -81,12 +81,6 @@ def _tensors(values: Iterable[Any], described: bool = True) -> Iterator[Any]:
             yield from [value.base] if described else []
         elif hasattr(value, "data_ptr") and hasattr(value, "device"):
             yield value
-
-
-@by_class
-def _is_placed_tensor(kind: type) -> bool:
-    """Whether all values of a type are tensors with an address and a device."""
-    return is_tensor_type(kind) and hasattr(kind, "data_ptr") and hasattr(kind, "device")
 
 
 def _is_reachable(tensor: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import marshal
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -41,7 +40,6 @@ else:
 
 log = logging.getLogger("autotuned")
 LIMIT = 4096  # remembered choices of a kernel, to bound memory
-_BY_VALUE = 2  # marshal's latest version that writes equal data alike, without references
 
 
 def spell(value: Any, where: str) -> Json:
@@ -370,7 +368,7 @@ class State:
     def listed(self, given: list[Any]) -> tuple[Live, frozenset[str]]:
         """The candidates in a list and the names that they set, made anew if the list or one of its configs changed."""
         try:
-            now = given, marshal.dumps([*map(vars, given)], _BY_VALUE)
+            now = given, canonical([*map(vars, given)])
         except (ValueError, TypeError):  # hooks, and other values that may change within
             now = None
         known = self._listed  # read once: another thread may replace it

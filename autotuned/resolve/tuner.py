@@ -262,12 +262,11 @@ class Tuner:
         if before is not None:
             before(values)
         start = time.perf_counter()
-        shipped, in_order = self.chooser.shipped, before is None and not call.has_descriptors
-        is_first = in_order and shipped.comes_first(choice)  # then it is looked up after the grid was asked, once
+        in_order, shipped = before is None and not call.has_descriptors, self.chooser.shipped
+        is_first = in_order and shipped.comes_first(choice)  # looked up once, after the grid was asked
         binary = None if is_first else shipped.load(call, choice)
-        if is_first or (in_order and binary is not None):
-            launched = first.launch_bound(self, chosen, binary, start)
-            if launched is not None:
+        if in_order and (is_first or binary is not None):
+            if (launched := first.launch_bound(self, chosen, binary, start)) is not None:
                 return launched
             binary = None
         memory = self._compiled_for(values)
@@ -349,9 +348,7 @@ class Tuner:
             ready = self._bound(call, chosen.choice.config, before, result)
         except compiled.EvictedError:  # by user code within the launch: a later call is bound
             return False
-        device = ready.device
-        if device is None and self._is_bindable:
-            device = kernel.current_device()
+        device = ready.device if ready.device is not None or not self._is_bindable else kernel.current_device()
         ready = self._used(ready, self.chooser.state.kept(chosen, device))
         values = tuple(call.arguments.values())
         in_c = self.launcher.in_c
