@@ -273,7 +273,7 @@ class _Pool:
         self, count: int, kernel: str, journal: Journal, memory: SharedMemory, over: Callable[[], bool],
         slots: Sequence[Path],
     ) -> None:  # fmt: skip
-        self._kernel, self._slots = kernel, slots
+        self._kernel, self._turns = kernel, crew.Turns(slots)
         self._threads = ThreadPoolExecutor(count, "autotuned-compile")
         self._folder, self._journal, self._memory, self._over = cache.current(), journal, memory, over
         self.done: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -296,7 +296,7 @@ class _Pool:
         return future
 
     def _run(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
-        with crew.on_a_slot(self._slots, self._over), cache.same_as(self._folder):
+        with self._turns.turn(self._over), cache.same_as(self._folder):
             if self._over():
                 raise CancelledError  # as for configs that no thread has taken
             if not one.hooked:

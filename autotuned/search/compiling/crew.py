@@ -138,14 +138,21 @@ def shared_slots() -> list[Path]:
     return [layout.compile_slot_path(locks.host(), number) for number in range(parallelism.on_this_host())]
 
 
-@contextmanager
-def on_a_slot(slots: Sequence[Path], over: Callable[[], bool]) -> Iterator[None]:
-    """Hold one of the `shared_slots`, when one is free; without one once it is `over`, or after `STALL_S`."""
-    end = time.monotonic() + STALL_S
-    with ExitStack() as held:
-        while not _hold(held, slots, stays=True) and not over() and time.monotonic() < end:
-            time.sleep(POLL_S)
-        yield
+class Turns:
+    """What threads of one pool wait for before each compilation: a free one of the `shared_slots`."""
+
+    def __init__(self, slots: Sequence[Path]) -> None:
+        self._slots, self._looking = slots, threading.Lock()
+
+    @contextmanager
+    def turn(self, over: Callable[[], bool]) -> Iterator[None]:
+        """Hold a slot once one is free; none once it is `over`, or after `STALL_S`."""
+        end = time.monotonic() + STALL_S
+        with ExitStack() as held:
+            with self._looking:  # one thread looks, the others wait for it
+                while not _hold(held, self._slots, stays=True) and not over() and time.monotonic() < end:
+                    time.sleep(POLL_S)
+            yield
 
 
 def _compile(one: Compilation) -> None:

@@ -23,7 +23,7 @@ def count(configs: int, all_cores: bool = False, root: Path = Path("/")) -> int:
 
     Args:
         configs: Number of configs to compile.
-        all_cores: Not to share them beforehand: the workers take turns with other ranks (`crew.on_a_slot`).
+        all_cores: Not to share them beforehand: the workers take turns with other ranks (`crew.Turns`).
         root: Where to look for `/proc` and `/sys`.
 
     Raises:

@@ -105,10 +105,10 @@ def test_no_more_are_compiled_at_once_than_there_are_slots(binary, made, tmp_pat
 
 def test_a_search_takes_turns_on_the_slots_until_it_is_over(tmp_path):
     slots, events = [tmp_path / "slots" / "0.lock"], []
-    over = threading.Event()
+    over, turns = threading.Event(), crew.Turns(slots)
 
     def compile_one(name):
-        with crew.on_a_slot(slots, over.is_set):
+        with turns.turn(over.is_set):
             events.append(name)
 
     let_go = locks.claim(slots[0], stays=True)
@@ -123,8 +123,31 @@ def test_a_search_takes_turns_on_the_slots_until_it_is_over(tmp_path):
     compile_one("over")  # without a slot: it will see that it is over
     let_go()
     assert events == ["freed", "first", "over"]
-    with crew.on_a_slot([], lambda: False):
+    with crew.Turns([]).turn(lambda: False):
         assert locks.claim(slots[0], stays=True) is not None  # nobody has kept it
+
+
+def test_one_thread_of_a_pool_looks_for_a_slot_however_many_wait(tmp_path, monkeypatch):
+    slots = [tmp_path / "slots" / "0.lock"]
+    looking, hold = [], crew._hold
+    monkeypatch.setattr(
+        crew, "_hold", lambda *given, **how: looking.append(threading.get_ident()) or hold(*given, **how)
+    )
+    let_go, turns, done = locks.claim(slots[0], stays=True), crew.Turns(slots), []
+
+    def compile_one():
+        with turns.turn(lambda: False):
+            done.append(1)
+
+    threads = [threading.Thread(target=compile_one) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    _until(lambda: len(looking) > 3)
+    assert len(set(looking)) == 1
+    let_go()
+    for thread in threads:
+        thread.join(60)
+    assert len(done) == 5 and len(set(looking)) == 5
 
 
 def test_what_fails_counts_as_done(binary, made):
