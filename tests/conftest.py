@@ -284,6 +284,17 @@ def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
+def measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure each config once in the interpreter, where a launch takes a tenth of a second; all samples are that."""
+    from autotuned.search import timers
+
+    def sample(timer: timers.HostTimer, trial: timers.Trial, count: int) -> list[float]:
+        return [trial.samples_us[0] if trial.samples_us else timer._once(trial)] * count
+
+    monkeypatch.setattr(timers.HostTimer, "sample", sample)
+
+
+@pytest.fixture
 def wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for long lines, so that none is broken."""
     monkeypatch.setenv("COLUMNS", "200")

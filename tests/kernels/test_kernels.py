@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from autotuned.kernels import layernorm_bwd, matmul, numpy_matmul, rmsnorm, shapes, softmax, splitk_matmul
-from autotuned.search import timers
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Where each kernel and its cases live.
@@ -155,16 +154,6 @@ def _forgetful() -> None:
         _kernel(name).cache_clear()
 
 
-@pytest.fixture
-def once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure each config once in the interpreter, where a launch takes a tenth of a second; all samples are that."""
-
-    def sample(timer: timers.HostTimer, trial: Any, count: int) -> list[float]:
-        return [trial.samples_us[0] if trial.samples_us else timer._once(trial)] * count
-
-    monkeypatch.setattr(timers.HostTimer, "sample", sample)
-
-
 def _assert_close(got: Any, expected: Any) -> None:
     if isinstance(expected, np.ndarray):
         got, expected = torch.from_numpy(got).float(), torch.from_numpy(expected).float()
@@ -182,7 +171,7 @@ def _assert_agrees(example: Example) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
 def test_cold_call_and_hit_agree_with_the_reference(
-    example: Example, monkeypatch: pytest.MonkeyPatch, once: None
+    example: Example, monkeypatch: pytest.MonkeyPatch, measured_once: None
 ) -> None:
     # The cases below have a search among all of them.
     for name in KERNELS:
@@ -228,7 +217,7 @@ def test_every_config_agrees_with_the_reference(example: Example, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_first_call_of_a_case_leaves_what_one_clean_launch_leaves(name: str, once: None) -> None:
+def test_first_call_of_a_case_leaves_what_one_clean_launch_leaves(name: str, measured_once: None) -> None:
     kernel = _kernel(name)
     cases = _cases(name)
     assert len(cases) >= 2

@@ -20,6 +20,7 @@ from autotuned.recording import file
 from autotuned.resolve import explain
 
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
+pytestmark = pytest.mark.usefixtures("measured_once")
 
 APP = """
 import triton

@@ -287,7 +287,7 @@ def described(**arguments):
     return json.loads(json.dumps(argspec.describe(arguments), allow_nan=False))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.integers(0, 2**32).map(random.Random))
 def test_a_description_that_was_changed_is_built_within_its_memory_or_refused(chance):
     spec = changed(described(**MANY), chance)

@@ -99,7 +99,7 @@ def test_an_older_answer_does_not_replace_what_another_process_adopted_meanwhile
             assert block_of(records.read_of(KEY)) == 128
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(samples=st.lists(st.integers(3, 60), min_size=3, max_size=3, unique=True), late=st.booleans())
 def test_the_best_of_all_is_left_in_whatever_order_processes_come(
     samples: list[int], late: bool, tmp_path_factory: pytest.TempPathFactory

@@ -423,7 +423,7 @@ def passes(check, step):
     return abs(got - expected) <= check.tolerance * expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(demands, min_size=2, max_size=8))
 def test_programs_that_share_a_store_search_as_often_as_they_ask_for_more_and_never_in_turns(programs):
     listing.clear()

@@ -100,7 +100,7 @@ def replace(text: bytes, chance: random.Random) -> bytes:
 MUTATIONS: list[Mutation] = [flip, digit, cut, zero, repeat, swap, drop, replace]
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.sampled_from(MUTATIONS), st.integers(0, 2**32))
 @example(replace, 1221)  # a list of what is put back that is none of this call's
 def test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_and_healed(
@@ -134,7 +134,7 @@ def test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_an
     assert len(said.lines) <= 1
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.sampled_from([flip, digit, cut, zero, repeat]), st.integers(0, 2**32))
 def test_a_mutated_logbook_gives_no_exception_and_no_config_that_is_none(mutate: Mutation, seed: int) -> None:
     path = layout.logbook_path(layout.record_path(KEY))

@@ -53,6 +53,14 @@ def start(*args: str, **environment: str) -> subprocess.Popen[str]:
 
 def in_process(*args: str, code: int = 0, **environment: str) -> tuple[str, str]:
     """What a command in a process of its own, which must end with `code`, writes to its two streams."""
+    process = start(*args, **environment)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, out + err
+    return out, err
+
+
+def in_fork(*args: str, code: int = 0, **environment: str) -> tuple[str, str]:
+    """The same of one that began with torch and Triton imported."""
     done = forked.run([sys.executable, "-c", _PROGRAM, *args], {**os.environ, **environment})
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout, done.stderr

@@ -54,7 +54,9 @@ atexit._run_exitfuncs()
 sys.stdout.flush()
 os._exit(status)  # taking down all that was imported takes as long as importing it
 """
-_SAME = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONWARNINGS", "TRITON_INTERPRET")
+_SAME = (
+    "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONWARNINGS", "TRITON_INTERPRET"
+)  # fmt: skip
 
 
 class Server:

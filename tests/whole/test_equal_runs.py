@@ -9,7 +9,7 @@ from pathlib import Path
 
 import forked
 import pytest
-from commands import in_process
+from commands import in_fork
 
 KERNELS = '''
 import numpy as np
@@ -53,7 +53,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "app.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path[1:]]))
-    in_process("tune", "kernels_of_app", "--out", "tuned", AUTOTUNED_CACHE_DIR="store")
+    in_fork("tune", "kernels_of_app", "--out", "tuned", AUTOTUNED_CACHE_DIR="store")
     return tmp_path
 
 
@@ -72,7 +72,7 @@ def run(number: int, files: str = "tuned") -> tuple[list[str], str]:
 def test_two_runs_have_the_same_bits_and_one_digest(app: Path) -> None:
     first, second = run(1), run(2)
     assert first == second
-    assert in_process("list", "--digest", **strictly(3))[0].strip() == first[1]
+    assert in_fork("list", "--digest", **strictly(3))[0].strip() == first[1]
 
 
 def test_another_choice_is_seen_in_the_digest_and_found_by_diff(app: Path) -> None:
@@ -83,7 +83,7 @@ def test_another_choice_is_seen_in_the_digest_and_found_by_diff(app: Path) -> No
     other.write_text(before + '"step": 11' + after)
     (one, digest), (two, changed) = run(1), run(2, "other")
     assert digest != changed and sum(mine != theirs for mine, theirs in zip(one, two)) == 1
-    said = in_process("diff", "tuned", "other", "--exit-code", code=1)[0]
+    said = in_fork("diff", "tuned", "other", "--exit-code", code=1)[0]
     assert "0 added, 0 removed, 1 changed" in said
 
 

@@ -1,5 +1,6 @@
 """Whatever a file says, the worst is a miss: each reader of a file on disk, fed with what somebody else wrote there."""
 
+import functools
 import json
 import os
 import random
@@ -32,7 +33,7 @@ from autotuned.triton_compat import fingerprint
 CONFIGS = [FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128})]
 LIVE = by_identity(*CONFIGS)
 KEY = make_key(1024)
-every = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+every = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
 hostile = st.integers(0, 2**32).map(random.Random)
@@ -232,14 +233,20 @@ def test_a_recording_holds_calls_or_is_a_recording_error(
 # -- what is remembered of the toolchain -----------------------------------------------------------------------------
 
 
+@functools.cache
+def toolchain_here() -> dict[str, Any]:
+    return fingerprint._parts()
+
+
 @every
 @given(hostile, anything)
 def test_a_remembered_toolchain_is_texts_or_is_found_out_anew(chance: random.Random, other: Any) -> None:
     path = layout.root() / "toolchain" / "a.json"
     is_ = {"triton": "3.9.0", "triton_key": "k", "ptxas": None}
-    data = {"ptxas": None, **fingerprint._parts(), "is": is_}
+    parts = toolchain_here()
+    data = {"ptxas": None, **parts, "is": is_}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fingerprint, "_hashed", lambda: (fingerprint._parts(), "fresh"))
+        patch.setattr(fingerprint, "_hashed", lambda: (parts, "fresh"))
         for said in (changed(data, chance), other):
             found = fingerprint._remembered(put(path, said), None)
             assert all(part is None or type(part) is str for part in found.values())
