@@ -34,12 +34,12 @@ else:
         """
 
         def __init__(self, function):
-            self.function, self.name, self.__doc__ = function, function.__name__, function.__doc__
+            self.func, self.name, self.__doc__ = function, function.__name__, function.__doc__
 
         def __get__(self, instance, owner=None):
             if instance is None:
                 return self
-            value = instance.__dict__[self.name] = self.function(instance)
+            value = instance.__dict__[self.name] = self.func(instance)
             return value
 
 

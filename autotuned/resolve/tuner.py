@@ -262,10 +262,10 @@ class Tuner:
         if before is not None:
             before(values)
         start = time.perf_counter()
-        in_order, shipped = before is None and not call.has_descriptors, self.chooser.shipped
-        is_first = in_order and shipped.comes_first(choice)  # looked up once, after the grid was asked
-        binary = None if is_first else shipped.load(call, choice)
-        if in_order and (is_first or binary is not None):
+        comes_first = self.chooser.shipped.comes_first(choice)
+        is_first = comes_first and before is None and not call.has_descriptors  # looked up after the grid was asked
+        binary = None if is_first else self.chooser.shipped.load(call, choice)
+        if is_first or (binary is not None and before is None and not call.has_descriptors):
             if (launched := first.launch_bound(self, chosen, binary, start)) is not None:
                 return launched
             binary = None
