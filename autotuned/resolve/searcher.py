@@ -127,7 +127,8 @@ class Searcher:
         elif question.doubts(earlier) and earlier is not None and earlier.is_doubtful:
             known = {name: timing for name, timing in known.items() if name in others or not timing.usable}
         elif earlier is not None:
-            known = {name: timing for name, timing in known.items() if name not in question.unraced(earlier)}
+            unraced = question.unraced(earlier)
+            known = {name: timing for name, timing in known.items() if name not in unraced}
         fit = excluded.without(key.digest, question.live)
         # By times alone: it is checked again, since a reference must judge more than one config.
         incumbent = sources.best(earlier, fit, Conditions(())) if earlier is not None else None

@@ -66,6 +66,7 @@ class Guided:
         self._asked: dict[Point, None] = {}
         self._first = [*dict.fromkeys([*first, *self._prior.order[:IN_ORDER]])]
         self._opening = OPENING  # members are spread up to this many trials
+        self._led: frozenset[Point] = frozenset()  # trials that a misleading prior has led to
         self._models = 0
         #: Probability that an untried member is better by `GAIN`; 1 before there is a model.
         self.doubt = 1.0
@@ -152,7 +153,7 @@ class Guided:
         had_prior = bool(self._prior)
         process, offset, factors = self._model()
         if had_prior and not self._prior:  # it led to few corners of the space: look elsewhere first
-            self._opening = len(self._asked) + OPENING // 2
+            self._opening, self._led = len(self._asked) + OPENING // 2, frozenset(self._asked)
             return []
         mean = offset + process.mean(process.near(self._here(at * factors)))
         close = np.argpartition(mean, CLOSE)[:CLOSE] if len(mean) > CLOSE else np.arange(len(mean))
@@ -203,10 +204,17 @@ class Guided:
         return alone > joined.likelihood - prior + DOUBT
 
     def _kept(self) -> list[Point]:
-        """Trials to model: the fastest, and random others."""
-        if len(self._times) <= MODELLED:
-            return list(self._times)
-        order = sorted(self._times, key=lambda point: self._times[point])
+        """Trials to model: the fastest, and random others; where a misleading prior led, none that is much slower.
+
+        Those are many, and would hide what tells the fast ones apart.
+        """
+        times = self._times
+        own = [times[point] for point in times if point not in self._led]
+        slow = np.median(own) + SLOW if self._led and len(own) >= OPENING // 4 else math.inf
+        kept = [point for point in times if point not in self._led or times[point] <= slow]
+        if len(kept) <= MODELLED:
+            return kept
+        order = sorted(kept, key=lambda point: times[point])
         return order[: MODELLED // 2] + self._source.sample(order[MODELLED // 2 :], MODELLED // 2)
 
     def _joined(

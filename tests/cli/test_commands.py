@@ -236,7 +236,10 @@ def completed(*words):
 @pytest.mark.parametrize("command", ["list", "show", "explain", "export", "clear", "report"])
 def test_kernels_are_completed_from_the_store(command, folder):
     assert completed(command, "wor") == ["work.work"]
-    assert completed(command, "nothing") == []
+
+
+def test_a_kernel_that_is_not_there_is_completed_by_nothing(folder):
+    assert completed("list", "nothing") == []
 
 
 def test_commands_and_options_are_completed(folder):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import fake_libcuda
+import forked
 import no_compiler
 import numpy as np
 import pytest
@@ -136,10 +136,8 @@ def test_a_process_without_any_compiler_serves(shipped, libcuda, tmp_path, launc
     """No `triton.compile`, no driver of Triton's, no hash over its files, and no program on the path."""
     log = tmp_path / "log"
     environment = no_compiler.environment(tmp_path, libcuda, AUTOTUNED_LAUNCHER=launcher, TRITON_DEFAULT_FP_FUSION="1")
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "serving.py"), str(shipped)], env=environment, capture_output=True, text=True,
-        timeout=120,
-    )  # fmt: skip
+    script = str(Path(__file__).parent / "serving.py")
+    done = forked.run([sys.executable, script, str(shipped)], env=environment)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["hits"] == 2 and said["searches"] == 0

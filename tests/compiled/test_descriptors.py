@@ -22,7 +22,7 @@ from autotuned import autotune
 
 _launch = pytest.importorskip("autotuned._launch")
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-often = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+often = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 CONFIG = Config({"BLOCK": 32}, num_warps=2)
 MEMORY = {dtype: torch.zeros(1 << 14, dtype=dtype) for dtype in (torch.float16, torch.float32, torch.int8)}
 

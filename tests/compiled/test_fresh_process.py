@@ -4,22 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+
+import forked
 
 HERE = Path(__file__).parent
 
 
-def run(tmp_path, name, script="process.py", **environment):
+def run(tmp_path, name, script="process.py", how=forked.run, **environment):
     """What a process of its own printed, with a folder of binaries that no other process has written to."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(HERE.parent / "support"),
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "TRITON_CACHE_DIR": str(tmp_path / f"triton-{name}"),
         **environment,
     }
-    done = subprocess.run(
-        [sys.executable, str(HERE / script)], env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = how([sys.executable, str(HERE / script)], env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -30,7 +31,8 @@ def test_the_second_process_measures_nothing_and_compiles_once(tmp_path):
     assert sorted(first["compiled"]) == [16, 32, 64]
     assert first["launched"][-3:] == [32, 32, 32]
     assert first["name"] == "process.add"  # a script's kernel is never called `__main__`
-    second = json.loads(run(tmp_path, "second", PYTHONHASHSEED="7"))
+    anew = partial(subprocess.run, capture_output=True, text=True)
+    second = json.loads(run(tmp_path, "second", how=anew, PYTHONHASHSEED="7"))
     assert second == {
         "benchmarks": 0,
         "compiled": [32],

@@ -90,6 +90,12 @@ def is_beyond(value):
 VALUES = [value for value in (*INTEGERS, *FLOATS, *TENSORS, *OTHERS) if not is_beyond(value)]
 
 
+# Each is compiled in, so that the edges of types with fewer bits, which a constant does not have, tell nothing.
+CONSTANTS = [
+    value for value in VALUES if type(value) is not int or abs(value) in (0, 1, 5, 48, 300) or abs(value) > 2**30
+]
+
+
 def kernels(folder, parameters):
     """A kernel for each of several lists of parameters between its pointer and its tuned one, by their names."""
     lines = ["import triton", "import triton.language as tl"]
@@ -136,7 +142,7 @@ def test_every_kind_of_value_is_passed_as_triton_passes_it(annotation, annotated
     """In one table: what is bound for one value must not be launched for another that it does not fit."""
     found, out = ways(annotated[annotation], monkeypatch), torch.zeros(64)
     for _ in range(2):
-        for value in VALUES:
+        for value in CONSTANTS if annotation == "constexpr" else VALUES:
             assert not differences(shared_device, found, out, value), value
 
 

@@ -122,7 +122,7 @@ def empty_the_table(table) -> None:
             part.clear()
 
 
-def test_5_000_shapes_keep_memory_flat(served, launches):
+def test_thousands_of_shapes_keep_memory_flat(served, launches):
     x, launch, table = torch.zeros(1280, 128), served[(4,)], served.tuner.launcher
 
     def first_calls():
@@ -137,7 +137,7 @@ def test_5_000_shapes_keep_memory_flat(served, launches):
 
     tracemalloc.start()
     try:
-        sizes = [first_calls() for _ in range(9)]
+        sizes = [first_calls() for _ in range(6)]
     finally:
         tracemalloc.stop()
     assert len(served.tuner.chooser.state.choices) < 8 and len(served.cache) < 8

@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 import autotuned
@@ -21,7 +21,7 @@ def kernel(n, *, step):
     return n
 """
 KERNEL = """
-import torch, triton
+import triton
 import triton.language as tl
 
 @DECORATE([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"])
@@ -48,14 +48,12 @@ print(json.dumps([kernel.tuner.tunable.name, kernel.cache_info().searches]))
 """
 
 
-def run(program: str, cwd: Path, **environment: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(Path(naming.__file__).parents[2]), **environment},
-        capture_output=True,
-        text=True,
-    )
+SEEDS = ("1", "2")
+
+
+def run(program: str, cwd: Path, seed: str = SEEDS[0], **environment: str) -> Any:
+    path = {"PYTHONPATH": str(Path(naming.__file__).parents[2]), "PYTHONHASHSEED": seed}
+    done = forked.run([sys.executable, "-c", program], cwd=cwd, env={**os.environ, **path, **environment})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -77,7 +75,7 @@ def test_a_file_loaded_by_path_is_tuned_once(tmp_path: Path, name: str, is_regis
     (tmp_path / "act.py").write_text(FUNCTION)
     register = "sys.modules[name] = module" if is_registered and "json" not in NAMES[name] else ""
     program = BY_HASH.format(path=str(tmp_path / "act.py"), name=NAMES[name], packages=None, register=register) + TOLD
-    said = [run(program, tmp_path, PYTHONHASHSEED=seed) for seed in ("1", "2")]
+    said = [run(program, tmp_path, seed) for seed in SEEDS]
     assert [searches for _, searches in said] == [1, 0]
     assert said[0][0] == said[1][0]
 
@@ -104,13 +102,13 @@ def test_generated_code_in_a_temporary_file_is_tuned_once(tmp_path: Path, make: 
         imported += (
             f"sys.path.insert(0, str(pathlib.Path(path).parent))\nkernel = importlib.import_module({stem}).kernel"
         )
-    said = [run(imported + TOLD, tmp_path) for _ in range(2)]
+    said = [run(imported + TOLD, tmp_path, seed) for seed in SEEDS]
     assert [searches for _, searches in said] == [1, 0] and said[0][0] == said[1][0]
 
 
 def test_code_without_a_file_is_tuned_once(tmp_path: Path) -> None:
     program = f"exec(compile({FUNCTION!r}, '<generated ' + str(__import__('os').getpid()) + '>', 'exec'))" + TOLD
-    said = [run(program, tmp_path) for _ in range(2)]
+    said = [run(program, tmp_path, seed) for seed in SEEDS]
     assert [searches for _, searches in said] == [1, 0]
     assert said[0][0].startswith("source_") and said[0][0].endswith(".kernel")
 
@@ -172,7 +170,7 @@ def test_installed_memory_finds_a_kernel_loaded_under_a_hash(tmp_path: Path, ins
         path=str(tmp_path / "act.py"), name=NAMES["hash of the path"], packages=None,
         register="sys.modules[name] = module",
     ) + "print(json.dumps([stocktuner.seed_of(kernel).tunable.name, stocktuner.seed_of(kernel).tunable.source]))"  # fmt: skip
-    first, second = (run(program, tmp_path, PYTHONHASHSEED=seed) for seed in ("1", "2"))
+    first, second = (run(program, tmp_path, seed) for seed in SEEDS)
     assert first == second
 
 
@@ -188,9 +186,7 @@ def test_names_that_programs_make_up(word: str, is_made_up: bool) -> None:
     assert naming._is_made_up(word) is is_made_up
 
 
-def test_a_recorded_kernel_of_a_file_loaded_by_path_is_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_kernel_of_a_file_loaded_by_path_is_found_again(tmp_path: Path) -> None:
     (tmp_path / "act.py").write_text(FUNCTION)
     calls = tmp_path / "calls.jsonl"
     load = BY_HASH.format(path=str(tmp_path / "act.py"), name=NAMES["hash of the path"], packages=None,

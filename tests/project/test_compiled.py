@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "tests" / "compiled").glob("test_*.py"))
-HALVES = {"one": FILES[::2], "other": [*FILES[1::2], ROOT / "tests" / "upstream"]}  # two processors have one each
+FILES = [*sorted((ROOT / "tests" / "compiled").glob("test_*.py")),
+         *sorted((ROOT / "tests" / "upstream").glob("test_compiled_*.py"))]  # fmt: skip
+HALVES = {"one": FILES[::2], "other": FILES[1::2]}  # two processors have one each
 
 
 @pytest.mark.parametrize("half", HALVES)

@@ -16,6 +16,7 @@ import autotuned
 from autotuned import Space, pow2s
 from autotuned.errors import OptionError
 from autotuned.space import strategies
+from autotuned.space.guided import Guided
 
 
 def modelled_matmul(sms=108, smem=164, m=4096, n=4096, k=4096):
@@ -248,3 +249,13 @@ def test_a_space_with_one_rare_member_that_is_given_first():
     assert [config.kwargs for config in strategy.ask(5)] == [only]
     strategy.tell([(Config(only), 3.0, "ok")])
     assert strategy.ask(5) == []
+
+
+def test_where_a_misleading_prior_led_slow_trials_are_not_modelled():
+    search = Guided(Space({"x": list(range(40))}).members(options=False), 0)
+    led, own = {(x,): 2.0 if x else 0.5 for x in range(12)}, {(x,): 0.1 * (x - 20) for x in range(20, 23)}
+    search.tell([*led.items(), *own.items()])
+    search._led = frozenset(led)
+    assert search._kept() == [*led, *own]  # three others are too few to tell what is slow
+    search.tell([((30,), 0.3)])
+    assert search._kept() == [(0,), *own, (30,)]

@@ -8,6 +8,7 @@ import atexit
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,20 +17,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _SERVER = """
-import atexit, gc, json, os, sys, threading, types
-import numpy, torch, triton, triton.language, rich, typer
+import atexit, contextlib, gc, importlib, json, os, socket, sys, threading, types
+for name in ("numpy", "torch", "triton.language", "rich.live", "rich.table", "typer.main", "typer.rich_utils"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
 gc.freeze()
-for line in sys.stdin:
-    asked = json.loads(line)
-    pid = os.fork()
-    if pid == 0:
-        break
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-else:
-    os._exit(0)
-for number, name in enumerate((os.devnull, *asked["files"])):
-    os.dup2(os.open(name, os.O_RDWR), number)
+asking = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    length, ends, *_ = socket.recv_fds(asking, 4, 3)
+    if not length:
+        os._exit(0)
+    asked = json.loads(asking.recv(int.from_bytes(length, "little"), socket.MSG_WAITALL))
+    if "wait" in asked:
+        answer = os.waitstatus_to_exitcode(os.waitpid(asked["wait"], 0)[1])
+    else:
+        answer = os.fork()
+        if answer == 0:
+            break
+    for end in ends:
+        os.close(end)
+    asking.sendall(answer.to_bytes(4, "little", signed=True))
+asking.close()
+for number, end in enumerate(ends):
+    os.dup2(end, number)
+    os.close(end)
 os.environ.clear()
 os.environ.update(asked["environment"])
 os.chdir(asked["folder"])
@@ -68,18 +79,18 @@ class Server:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._same = {name: environment.get(name) for name in _SAME}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVER],
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._asking, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command, env=dict(environment), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
         atexit.register(self.end)
 
     def end(self) -> None:
         """Once no program runs any more."""
-        self._process.communicate()
+        self._asking.close()
+        self._process.wait()
 
     def run(
         self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
@@ -90,17 +101,11 @@ class Server:
         Args:
             command: This Python with "-c" and a program or with a file, and arguments.
         """
-        python, *words = map(str, command)
-        environment, folder = dict(os.environ if env is None else env), os.path.abspath(cwd or os.getcwd())
-        assert python == sys.executable and self._same == {name: environment.get(name) for name in _SAME}
-        code, argv = (words[1], ["-c", *words[2:]]) if words[0] == "-c" else (None, words)
-        first = "" if code is not None else str(Path(folder, words[0]).parent.resolve())
         with tempfile.TemporaryDirectory() as place:
             files = [f"{place}/{name}" for name in ("stdout", "stderr")]
-            for file in files:
-                Path(file).touch()
-            asked = {"code": code, "argv": argv, "first": first, "files": files, "environment": environment}
-            status = self._asked({**asked, "folder": folder}, timeout)
+            with open(os.devnull) as nothing, open(files[0], "w") as out, open(files[1], "w") as err:
+                pid = self._start(command, env, cwd, [nothing.fileno(), out.fileno(), err.fileno()])
+            status = self._ended(pid, timeout)
             done = subprocess.CompletedProcess(command, status, *(Path(file).read_text() for file in files))
         if status is None:
             raise subprocess.TimeoutExpired(command, timeout, done.stdout, done.stderr)
@@ -108,12 +113,41 @@ class Server:
             done.check_returncode()
         return done
 
-    def _asked(self, asked: Mapping[str, object], timeout: float) -> int | None:
+    def start(
+        self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None
+    ) -> "Program":
+        """As `subprocess.Popen` with pipes for text; what it writes to standard error is the tests' own."""
+        (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
+        try:
+            pid = self._start(command, env, cwd, [theirs_in, theirs_out, 2])
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        return Program(self, pid, ours_in, ours_out)
+
+    def _start(
+        self, command: Sequence[str | Path], env: Mapping[str, str] | None, cwd: Path | str | None, ends: Sequence[int]
+    ) -> int:
+        python, *words = map(str, command)
+        environment, folder = dict(os.environ if env is None else env), os.path.abspath(cwd or os.getcwd())
+        assert python == sys.executable and self._same == {name: environment.get(name) for name in _SAME}
+        code, argv = (words[1], ["-c", *words[2:]]) if words[0] == "-c" else (None, words)
+        first = "" if code is not None else str(Path(folder, words[0]).parent.resolve())
+        asked = {"code": code, "argv": argv, "first": first, "environment": environment, "folder": folder}
+        return self.ask(asked, ends)
+
+    def ask(self, asked: Mapping[str, object], ends: Sequence[int] = ()) -> int:
+        """What the process answers; it gets these open files."""
+        text = json.dumps(asked).encode()
+        socket.send_fds(self._asking, [len(text).to_bytes(4, "little")], ends)
+        self._asking.sendall(text)
+        answer = self._asking.recv(4, socket.MSG_WAITALL)
+        assert len(answer) == 4, "the process that is forked has ended"
+        return int.from_bytes(answer, "little", signed=True)
+
+    def _ended(self, pid: int, timeout: float) -> int | None:
         """The exit status of a program; None if it was killed for its time."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        late, pid = threading.Event(), int(self._process.stdout.readline())
+        late = threading.Event()
 
         def kill() -> None:
             late.set()
@@ -121,9 +155,33 @@ class Server:
 
         timer = threading.Timer(timeout, kill)
         timer.start()
-        status = int(self._process.stdout.readline())
+        status = self.ask({"wait": pid})
         timer.cancel()
         return None if late.is_set() else status
+
+
+class Program:
+    """One that runs, as `subprocess.Popen` has it."""
+
+    def __init__(self, server: Server, pid: int, stdin: int, stdout: int) -> None:
+        self._server, self.pid = server, pid
+        self.returncode: int | None = None
+        self.stdin, self.stdout = os.fdopen(stdin, "w"), os.fdopen(stdout)
+
+    def send_signal(self, number: int) -> None:
+        """Unless it has ended and that was noticed."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """By SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        if self.returncode is None:
+            self.returncode = self._server.ask({"wait": self.pid})
+        return self.returncode
 
 
 _servers: dict[tuple[int, tuple[str | None, ...]], Server] = {}
@@ -134,9 +192,20 @@ def run(
     timeout: float = 120, check: bool = False,
 ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
     """`Server.run` of a server of this process: one for each set of what an interpreter reads as it starts."""
+    return _server(env).run(command, env, cwd, timeout, check)
+
+
+def start(
+    command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None
+) -> Program:
+    """`Server.start` of the same."""
+    return _server(env).start(command, env, cwd)
+
+
+def _server(env: Mapping[str, str] | None) -> Server:
     given = os.environ if env is None else env
     key = os.getpid(), tuple(given.get(name) for name in _SAME)
     if key not in _servers:
         own = {name: value for name, value in os.environ.items() if name not in _SAME}
         _servers[key] = Server(own | {name: value for name in _SAME if (value := given.get(name)) is not None})
-    return _servers[key].run(command, env, cwd, timeout, check)
+    return _servers[key]

@@ -35,8 +35,9 @@ def write(folder: Path, *entries: tuple[Key, FakeConfig], name: str = "app.k") -
 def write_measured(folder: Path, *found: tuple[Key, FakeConfig, float | None, float | None], name: str = "") -> Path:
     """The same with the time and gain of each."""
     file = ConfigFile(name or found[0][0].kernel, from_json(found[0][0].context["device"]))
+    forms = {id(config): form(config) for config in {id(one[1]): one[1] for one in found}.values()}
     for key, config, us, ratio in found:
-        file.add(split_context(key.context)[0], Entry(key.call, form(config), us, ratio))
+        file.add(split_context(key.context)[0], Entry(key.call, forms[id(config)], us, ratio))
     return writer.write(file, folder)
 
 

@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 from triton.backends.nvidia.compiler import get_ptxas
 
@@ -27,9 +27,8 @@ class Ranks:
     def __call__(self, *words, ranks=3, **environment):
         own = {"AUTOTUNED_CACHE_DIR": str(self.folder / f"{len(self.started)}"), "LOCAL_WORLD_SIZE": str(ranks)}
         path = os.pathsep.join([str(TESTS / "support"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        process = subprocess.Popen(
+        process = forked.start(
             [sys.executable, str(TESTS / "compiled" / "rank_process.py"), *words],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(self.folder / "triton"),
                  "TRITON_PTXAS_PATH": str(self.ptxas), "TRITON_PTXAS_BLACKWELL_PATH": str(self.ptxas),
                  **own, **environment},
