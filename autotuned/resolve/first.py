@@ -17,8 +17,7 @@ else:
 def launch_bound(tuner: Any, chosen: Chosen, binary: Any, start: float) -> Any:
     """Bind a shipped binary, and launch what is bound: what guards later launches guards the first.
 
-    `binary` is None if it was not looked up yet. Returns the binary; None without a launch if there is none, after a
-    callable grid was asked.
+    Looks it up if it is None. Returns None, with nothing launched, if there is none now that the grid was asked.
 
     Raises:
         RefusedError: As `Tuner.first_launch`.
