@@ -98,9 +98,10 @@ class Race:
     def _choice(self) -> Choice | None:
         """That of a search, or of another process or thread that raced the same key meanwhile; None without room."""
         question = self._question()
+        stale = records.read_of(self._key) if question.fresh else None
         with records.locked(self._key, self._seed.tunable.device(question.call)) as lock:
-            known = None if question.fresh else self._seed.found(self._key, question.live)
-            if known is not None and known.record is not None and known.record.timings:
+            known = self._seed.found(self._key, question.live)
+            if known is not None and known.record is not None and known.record.timings and known.record != stale:
                 return known
             return self._searcher().search(question.replace(lock=lock))
 

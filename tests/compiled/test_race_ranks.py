@@ -54,6 +54,15 @@ def test_a_rank_that_is_killed_while_it_races_is_taken_over(race, start):
     assert winners() == [64]
 
 
+def test_in_mode_search_the_ranks_measure_again_once(race):
+    go(race())
+    first, second = race("slow=1", AUTOTUNED_MODE="search"), race(AUTOTUNED_MODE="search")
+    begin(first)
+    measured_by(first, 1)
+    found = go(second) + ended(first)
+    assert [(one["chosen"], one["searches"], len(one["measured"])) for one in found] == [(64, 0, 0), (64, 1, 6)]
+
+
 def test_after_the_limit_a_rank_races_by_itself_and_stores_nothing(race):
     first, second = race("slow=1"), race("limit=0.3")
     begin(first)

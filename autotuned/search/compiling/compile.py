@@ -296,7 +296,7 @@ class _Pool:
         return future
 
     def _run(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
-        with self._turns.turn(self._over), cache.same_as(self._folder):
+        with self._turns.turn(lambda: self._over()), cache.same_as(self._folder):  # also once the search has ended
             if self._over():
                 raise CancelledError  # as for configs that no thread has taken
             if not one.hooked:

@@ -135,7 +135,7 @@ def shared_slots() -> list[Path]:
     """Locks of the processors if ranks of one job share this host; none if the user sets the workers."""
     if env.local_ranks() < 2 or env.compile_workers() is not None:
         return []
-    return [layout.compile_slot_path(locks.host(), number) for number in range(parallelism.on_this_host())]
+    return [layout.compile_slot_path(locks.host(), number) for number in parallelism.places()]
 
 
 class Turns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from autotuned import env
@@ -57,11 +57,25 @@ def on_this_host(root: Path = Path("/")) -> int:
     return min(cores(root), memory_bytes(root) // THREAD_BYTES)
 
 
+def places(root: Path = Path("/")) -> list[int]:
+    """Numbers of the places on this host that this process compiles at, one for each compilation at a time.
+
+    Processes that share cores, or memory that is short for one compilation a core, have places in common; those that
+    are bound to cores of their own have none.
+    """
+    most = max(1, memory_bytes(root) // THREAD_BYTES)
+    return sorted({core % most for core in _allowed()})[: cores(root)]
+
+
 def cores(root: Path = Path("/")) -> int:
     """Cores that this process may use, by affinity and cgroup quotas; at least 1."""
+    return max(1, min([len(_allowed()), *(int(quota) for quota in _cpu_quotas(root))]))
+
+
+def _allowed() -> Collection[int]:
+    """Numbers of the cores in this process's affinity."""
     # Not there on macOS and Windows.
-    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(1, min([allowed, *(int(quota) for quota in _cpu_quotas(root))]))
+    return os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)
 
 
 def memory_bytes(root: Path = Path("/")) -> int:

@@ -5,13 +5,18 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
+from triton import Config
 
 from autotuned.search.compiling import crew
+from autotuned.search.compiling.compile import Wanted, _Pool
 from autotuned.search.compiling.crew import Crew
+from autotuned.search.exclusions import SharedMemory
 from autotuned.store import locks
+from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache
 from autotuned.triton_compat.compiled import Compilation
 
@@ -148,6 +153,21 @@ def test_one_thread_of_a_pool_looks_for_a_slot_however_many_wait(tmp_path, monke
     for thread in threads:
         thread.join(60)
     assert len(done) == 5 and len(set(looking)) == 5
+
+
+def test_a_pool_whose_search_was_interrupted_waits_for_no_slot(tmp_path):
+    """Else the process would end only once the others let go of one: Python waits for a pool's threads at its end."""
+    slots = [tmp_path / "slots" / "0.lock"]
+    let_go = locks.claim(slots[0], stays=True)
+    pool = _Pool(2, "k", Journal(None), SharedMemory(None), lambda: False, slots)
+    with pytest.raises(KeyboardInterrupt), pool:
+        some = [pool.submit(Wanted(number, f"{number}", Config({"N": number})), nothing) for number in range(3)]
+        _until(some[1].running)
+        raise KeyboardInterrupt
+    for one in some:
+        with pytest.raises(CancelledError):
+            one.result(60)
+    let_go()
 
 
 def test_what_fails_counts_as_done(binary, made):

@@ -94,6 +94,25 @@ def test_ranks_share_the_cores(host, monkeypatch, name, value, count):
 
 
 @pytest.mark.parametrize(
+    ("cores", "memory_kb", "places"),
+    [
+        pytest.param(range(16), 60 << 20, [*range(16)], id="all cores"),
+        pytest.param({8, 9}, 60 << 20, [8, 9], id="bound to two, which are no other rank's"),
+        pytest.param(range(16), 1 << 20, [0, 1, 2, 3], id="memory for four"),
+        pytest.param({8, 9}, 1 << 20, [0, 1], id="bound, of these four two"),
+        pytest.param({5, 6}, 300_000, [0], id="memory for one"),
+        pytest.param({5, 6}, 1000, [0], id="memory for none"),
+    ],
+)
+def test_ranks_compile_at_the_places_of_their_own_cores(host, monkeypatch, cores, memory_kb, places):
+    host[1]("proc/meminfo", f"MemAvailable: {memory_kb} kB\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cores))
+    assert parallelism.places(host[0]) == places
+    host[1]("sys/fs/cgroup/job/cpu.max", "100000 100000")
+    assert parallelism.places(host[0]) == places[:1]
+
+
+@pytest.mark.parametrize(
     ("asked", "configs", "count"), [("3", 40, 3), ("64", 10, 10), ("1", 40, 0), ("0", 40, 0), ("2", 2, 2)]
 )
 def test_the_user_decides(host, monkeypatch, asked, configs, count):
