@@ -13,16 +13,34 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from functools import cached_property
     from typing import Protocol as Protocol
 
     from typing_extensions import Self, dataclass_transform
 
     from autotuned import errors as errors
+
+    once = cached_property
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
 
     def dataclass_transform(**_options):  # for type checkers; in `typing` only from Python 3.11 on
         return lambda cls: cls
+
+    class once:  # noqa: N801 - a decorator
+        """`functools.cached_property` without the lock that it has before Python 3.12: two calls, not seven.
+
+        Two threads may both compute a value; either will do for what first calls read.
+        """
+
+        def __init__(self, function):
+            self.func, self.name, self.__doc__ = function, function.__name__, function.__doc__
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            value = instance.__dict__[self.name] = self.func(instance)
+            return value
 
 
 @dataclass_transform(frozen_default=True)
@@ -68,6 +86,8 @@ class Frozen:
         self.__setattr__(name, None)
 
     def __eq__(self, other: object) -> bool:
+        if self is other:  # as tuples compare: by identity first
+            return True
         return self.fields() == other.fields() if type(self) is type(other) else NotImplemented
 
     def __hash__(self) -> int:
@@ -118,7 +138,10 @@ class Later(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if self._module is None:
             self._module = imported(self.__name__)
-        return getattr(self._module, name)
+        try:
+            return self._module.__dict__[name]
+        except KeyError:  # says what is missing
+            return getattr(self._module, name)
 
 
 def later(name: str) -> Any:

@@ -370,7 +370,7 @@ def move_aside(path: Path, folder: Path) -> Path | None:
 
 def safe_name(text: str) -> str:
     """Lower-case letters, digits, '.', '_' and '-' only; each run of others becomes one '-'."""
-    words = "".join(letter if letter in _SAFE else " " for letter in text.lower()).split(" ")
+    words = "".join([letter if letter in _SAFE else " " for letter in text.lower()]).split(" ")
     return "-".join(filter(None, words)).strip("-.")
 
 

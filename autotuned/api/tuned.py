@@ -112,6 +112,7 @@ class Tuned(Base, Autotuner, Named):
     native `[]`.
     """
 
+    _latest_pruner = Pruner()
     _follows_tensors = True  # launched on the GPU that all tensors lie on, whichever is current
 
     def __init_subclass__(cls) -> None:
@@ -250,7 +251,11 @@ class Tuned(Base, Autotuner, Named):
         self.tuner.configs_changed()
 
     def _pruner(self) -> Pruner:
-        return Pruner(self.early_config_prune, self.perf_model, self.configs_top_k)
+        early, perf_model, top_k = self.early_config_prune, self.perf_model, self.configs_top_k
+        made = self._latest_pruner  # read once: another thread may replace it
+        if made.early is not early or made.perf_model is not perf_model or made.top_k is not top_k:
+            made = self._latest_pruner = Pruner(early, perf_model, top_k)
+        return made
 
     def _forget_bound(self) -> None:
         self.tuner.forget()
@@ -259,7 +264,9 @@ class Tuned(Base, Autotuner, Named):
         """Triton's own key of a call; None if it cannot be hashed."""
         arguments = call.arguments
         parts = [_without_memory(arguments[name]) for name in self.keys if name in arguments]
-        parts += [str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")]
+        parts += [
+            str(value.dtype) for value in arguments.values() if type(value) not in _PLAIN and hasattr(value, "dtype")
+        ]
         try:
             hash(tuple(parts))
         except TypeError:
@@ -391,9 +398,9 @@ class Decorated(Tuned):
 
 def _holds_nothing(value: Any) -> bool:
     """Whether part of a Triton key is plain data: the mirror must not keep objects and closures alive."""
-    if isinstance(value, tuple):
-        return all(map(_holds_nothing, value))
     kind = type(value)
+    if isinstance(value, tuple):
+        return all(map(_holds_nothing, [part for part in value if type(part) not in _PLAIN]))
     return kind in _PLAIN or kind.__name__ == "dtype" or isinstance(value, Enum) or is_numpy_scalar(value)
 
 

@@ -70,6 +70,8 @@ class Server:
         self.name = tunable.name
         self.jit = toolchain.innermost(tunable.fn)
         self._kernel = Kernel(tunable.name, str(tunable.function.__module__))
+        self._names = [parameter.name for parameter in tunable.parameters]
+        self._defaults = [parameter.default for parameter in tunable.parameters]
         self.constexprs = [parameter.name for parameter in tunable.parameters if parameter.constexpr]
         self._specializers: dict[int, Specializer] = {}
         # For the current call, by weak references.
@@ -299,7 +301,7 @@ class Server:
     def sized(self, call: Call, config: Any) -> tuple[dict[str, Any], tuple[int, ...]]:
         """All parameters of the Triton function, in order, and the sizes of the grid, asked with them if callable."""
         everything, grid = self._tunable.everything(call, config), call.grid
-        arguments = {p.name: everything.get(p.name, p.default) for p in self._tunable.parameters}
+        arguments = dict(zip(self._names, map(everything.get, self._names, self._defaults)))
         try:
             sizes = grid(arguments) if callable(grid) else grid
             return arguments, tuple([size.__index__() for size in sizes])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import Frozen, later
+from autotuned._startup import Frozen, later, once
 from autotuned.errors import EncodingError
 from autotuned.key import source
 from autotuned.triton_compat import descriptors
@@ -39,7 +39,7 @@ class Code(Frozen):
     interface: str  # hash of Triton's launch interface (`fingerprint.launch_interface`)
     arch: int  # compute capability, as in Triton's target
 
-    @cached_property
+    @once
     def text(self) -> str:
         """The canonical text."""
         return canonical(self.fields())
@@ -72,17 +72,17 @@ class Form(Frozen):
     constants: Json
     options: Json
 
-    @cached_property
+    @once
     def fixed(self) -> str:
         """Canonical text of the parts that must be equal for a binary to serve."""
         return canonical([self.constants, self.options, [name for name, _ in self.types]])
 
-    @cached_property
+    @once
     def text(self) -> str:
         """Canonical text of everything."""
         return canonical([self.fixed, [list(pair) for pair in self.types], dict(self.assumes)])
 
-    @cached_property
+    @once
     def of_any_block(self) -> Form:
         """The same for descriptors of any block, which a config's hook may set before the launch."""
         types = [(name, type_.partition("[")[0] if descriptors.is_type(type_) else type_) for name, type_ in self.types]
@@ -125,7 +125,7 @@ class Form(Frozen):
         """Name and type of the parameters that a launch passes, in order."""
         return [(name, type_) for name, type_ in self.types if is_launched(type_)]
 
-    @cached_property
+    @once
     def parameters(self) -> list[str]:
         """Names of the parameters in order, without tuple items."""
         return [name for name, _ in self.types if "[" not in name]
@@ -230,7 +230,7 @@ class Variant(Frozen):
     metadata: Mapping[str, Json]
     blob: str  # SHA-256 of the machine code
 
-    @cached_property
+    @once
     def digest(self) -> str:
         """Hash of everything, including the machine code's hash; named by a config file's entry."""
         return digest(self.to_json())[:DIGEST]
@@ -252,7 +252,7 @@ def check_launch(data: Json, where: str) -> dict[str, Json]:
     """Check options or metadata; RecordError if no launch is possible with them."""
     fields: dict[str, Json] = typed(data, dict, where)
     for name, value in fields.items():
-        if not name.isidentifier() or keyword.iskeyword(name) or name[0] == "_":
+        if not _is_attribute(name):
             raise wrong(where, "fields with names of attributes", name)
         if name in _FLAGS and not isinstance(value, (bool, type(None))):
             raise wrong(f"{where}.{name}", "true or false", value)
@@ -262,6 +262,11 @@ def check_launch(data: Json, where: str) -> dict[str, Json]:
         if described is not None:
             _check_map(described, f"{where}.tensordesc_meta[{place}]")
     return fields
+
+
+@lru_cache(maxsize=1024)
+def _is_attribute(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and name[0] != "_"
 
 
 def _check_map(data: Json, where: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
+from autotuned._startup import once
 from autotuned.errors import RecordError
 from autotuned.key.key import check_call
 from autotuned.store import conditions, record
@@ -32,7 +32,7 @@ class Entry:
     conditions: Conditions = Conditions()
     binaries: tuple[str, ...] = field(default=(), compare=False)
 
-    @cached_property
+    @once
     def identity(self) -> str:
         """The config's identity among a call's candidates."""
         return record.identity_of(self.config)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import platform
 from functools import lru_cache
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from autotuned._startup import Frozen, errors
@@ -77,7 +77,7 @@ def _cpu_model() -> str:
     return models[0] if models else platform.processor() or "unknown"
 
 
-_seen: dict[tuple[int, int], Device] = {}  # (index, id of the query function, which lives as long as torch) -> device
+_seen: dict[tuple[int | None, Any], Device] = {}  # (index, torch's own function that was asked) -> device
 
 
 def forget() -> None:
@@ -97,11 +97,11 @@ def cuda(index: int | None = None) -> Device:
     import torch
 
     query = torch.cuda.get_device_properties
-    is_original = getattr(query, "__module__", None) == "torch.cuda" and inspect.isfunction(query)
+    is_original = type(query) is FunctionType and query.__module__ == "torch.cuda"
     if index is None and is_original and _seen and torch.cuda.is_initialized():
         index = torch.cuda.current_device()
-    if is_original and index is not None and (index, id(query)) in _seen:
-        return _seen[index, id(query)]
+    if is_original and (known := _seen.get((index, query))) is not None:
+        return known
     if not torch.cuda.is_available():
         raise errors.NoDeviceError(
             "Expected a GPU to launch a compiled Triton kernel on, and torch.cuda sees none. To run on the CPU, set "
@@ -110,7 +110,7 @@ def cuda(index: int | None = None) -> Device:
     index = torch.cuda.current_device() if index is None else index
     found = _device(query(index))
     if is_original:
-        _seen[index, id(query)] = found
+        _seen[index, query] = found
     return found
 
 

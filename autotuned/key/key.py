@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import ref
 
-from autotuned._startup import Frozen
+from autotuned._startup import Frozen, once
 from autotuned.gpu.device import from_json
 from autotuned.typed_json import (
     DEPTH,
@@ -72,7 +72,7 @@ class Key(Frozen):
     def __hash__(self) -> int:
         return hash(self.text)
 
-    @cached_property
+    @once
     def text(self) -> str:
         """Canonical text of kernel name, call part and context part."""
         call = object_text({name: _field_text(part) for name, part in self.call.items()})
@@ -80,7 +80,7 @@ class Key(Frozen):
         # As `canonical` would write the three in one object; the context's text is long and mostly cached.
         return f'{{"call":{call},"context":{context},"kernel":{quoted(self.kernel)}}}'
 
-    @cached_property
+    @once
     def digest(self) -> str:
         """SHA-256 of the text, in hex."""
         return digest_of_text(self.text)
@@ -139,11 +139,11 @@ def call_part(
     """
     part: dict[str, Json] = {"tensors": {}, "values": {}, "none": []}
     for name, value in arguments.items():
-        if is_tensor_type(type(value)):
-            part["tensors"][name] = _tensor_part(value, spec, name)
-        elif type(value) is int and name not in spec.buckets and value.bit_length() < WIDE:  # the most common
+        if type(value) is int and name not in spec.buckets and value.bit_length() < WIDE:  # the most common
             if spec.has_value(name, value):
                 part["values"][name] = value
+        elif is_tensor_type(type(value)):
+            part["tensors"][name] = _tensor_part(value, spec, name)
         elif type(value) is not float or spec.has_value(name, value):
             _add_argument(part, spec, name, value, kernel, fallback)
     for name, function in spec.functions.items():

@@ -17,17 +17,19 @@ else:
 def launch_bound(tuner: Any, chosen: Chosen, binary: Any, start: float) -> Any:
     """Bind a shipped binary, and launch what is bound: what guards later launches guards the first.
 
+    Looks it up if it is None. Returns None, with nothing launched, if there is none now that the grid was asked.
+
     Raises:
         RefusedError: As `Tuner.first_launch`.
     """
     call, choice, server = chosen.call, chosen.choice, tuner.chooser.shipped.server
     values, in_c, is_asked = tuple(call.arguments.values()), tuner.launcher.in_c, callable(call.grid)
     arguments, sizes = server.sized(call, choice.config)
-    if is_asked:  # it may have changed what the binary is for
+    if is_asked or binary is None:  # a grid may have changed what the binary is for
         binary = server.load(call, choice.config)
         if binary is None:
-            return tuner.first_launch(call, choice)
-    may_be_in_c = in_c is not None and min(sizes) > 0
+            return None
+    may_be_in_c = in_c is not None and bool(sizes) and min(sizes) > 0
     if is_asked and not all(map(is_, map(arguments.get, call.arguments), values)):  # it replaced an argument
         may_be_in_c = False
     try:

@@ -254,6 +254,10 @@ class Shipped:
         self.server.fill(call, choice.config)
         return None
 
+    def comes_first(self, choice: Choice) -> bool:
+        """Whether `load` finds a binary for the choice if nothing has changed since it was made."""
+        return choice.origin is Origin.BINARY and launcher.binds_directly()
+
     def has(self, call: Call, config: Any) -> bool:
         """Whether there is a binary for a call with a config."""
         return self._worth_asking(Choice(config, Origin.DEFAULT)) and self.server.find(call, config) is not None

@@ -262,9 +262,13 @@ class Tuner:
         if before is not None:
             before(values)
         start = time.perf_counter()
-        binary = self.chooser.shipped.load(call, choice)
-        if binary is not None and before is None and not call.has_descriptors:
-            return first.launch_bound(self, chosen, binary, start)
+        comes_first = self.chooser.shipped.comes_first(choice)
+        is_first = comes_first and before is None and not call.has_descriptors  # looked up after the grid was asked
+        binary = None if is_first else self.chooser.shipped.load(call, choice)
+        if is_first or (binary is not None and before is None and not call.has_descriptors):
+            if (launched := first.launch_bound(self, chosen, binary, start)) is not None:
+                return launched
+            binary = None
         memory = self._compiled_for(values)
         result = self.first_launch(call, choice, binary)
         if self._compiled_for(values) == memory:  # else the grid changed it: a later call is bound

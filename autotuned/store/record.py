@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -289,6 +290,11 @@ def schema_folder(below: Path | None = None) -> Path:
 
 def kernel_folder(kernel: str, below: Path | None = None) -> Path:
     """The folder of a kernel's records, in the cache folder or another one."""
+    return _in_folder(root() if below is None else below, kernel)
+
+
+@lru_cache(maxsize=1024)
+def _in_folder(below: Path, kernel: str) -> Path:
     return schema_folder(below) / disk.file_stem(kernel)
 
 

@@ -250,7 +250,7 @@ def is_patched() -> bool:
     """Whether the `run` methods of Triton's classes were replaced (as by vLLM, tritonbench, SGLang)."""
     from triton.runtime.jit import JITFunction
 
-    return own_run() is not originals["tuner"] or JITFunction.run is not originals["jit"]
+    return JITFunction.run is not originals["jit"] or own_run() is not originals["tuner"]
 
 
 def own_run() -> Any:

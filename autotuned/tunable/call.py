@@ -6,12 +6,11 @@ import inspect
 import operator
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen, errors
-from autotuned.key.key import PLAIN, is_descriptor, is_tensor, is_tensor_type, strides_of
+from autotuned.key.key import PLAIN, by_class, is_descriptor, is_tensor, is_tensor_type, strides_of
 from autotuned.tunable.configs import plain, suggestion
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Call(Frozen):
     @property
     def has_descriptors(self) -> bool:
         """Whether an argument is or contains a tensor descriptor."""
-        others = [value for value in self.arguments.values() if not _is_bare(type(value))]  # type: ignore[arg-type]  # see key.py
+        others = [value for value in self.arguments.values() if not _is_bare(type(value))]
         return bool(others) and any(map(_holds_descriptor, others))
 
     def without_memory(self) -> Call:
@@ -89,7 +88,7 @@ def outlined(value: Any) -> Any:
     return Outline(value) if is_tensor(value) else value
 
 
-@lru_cache(256)
+@by_class
 def _is_bare(kind: type) -> bool:
     """Whether no value of a type holds a descriptor."""
     return kind in PLAIN or is_tensor_type(kind)
@@ -150,6 +149,8 @@ def _given(tunable: HasParameters, args: tuple[Any, ...], kwargs: Mapping[str, A
     if len(args) > len(places):
         raise _call_error(tunable, f"expected at most {len(places)} positional arguments, got {len(args)}.")
     given = dict(zip(places, args))
+    if not kwargs:
+        return given
     names = [parameter.name for parameter in tunable.parameters if parameter.has_name]
     nameless = [parameter.name for parameter in tunable.parameters if not parameter.has_name]
     for name in kwargs:

@@ -74,6 +74,7 @@ def serve(built, driver, tmp_path, monkeypatch):
         monkeypatch.setenv("AUTOTUNED_LAUNCHER", launcher)
         return fresh()
 
+    serve.device = device
     yield serve
     _launch.use_driver(0, 0, 0, 0)
 
@@ -122,6 +123,13 @@ def test_a_binary_launches_by_ctypes_what_c_launches(serve, rows, s, offset):
             made = [bytes(one) for at in binary.run._passed for one in loaded._parameters(values, *at)]
             assert len(made) == len(parameters), name
             assert made == [one[: len(ours)] for ours, one in zip(made, parameters)], name
+            serve.device.calls.clear()
+            serve.device.sizes = list(map(len, made))
+            try:
+                assert kernel.tuner.launcher.in_c.launch(args, (4,)) is binary, name
+            finally:
+                serve.device.sizes = None
+            assert [one.raw for one in serve.device.calls] == [made], name
 
 
 @often

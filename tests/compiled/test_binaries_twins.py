@@ -104,6 +104,31 @@ def test_both_launchers_pass_the_same(served, calls):
         assert by_c.raw == wanted
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(call=CALL, asked=st.booleans())
+def test_the_first_launch_in_c_passes_the_twins_bytes(served, call, asked):
+    kernels, library, device = served
+    n, s, at_x, at_y, grid = call
+    memory = torch.zeros(512)
+    arguments = {"x_ptr": memory[at_x:], "y_ptr": memory[256 + at_y :], "n": n, "s": s}
+    for kernel in kernels.values():
+        kernel.tuner.launcher.clear()
+    with autotuned.seal():
+        loaded = kernels["python"][grid](*arguments.values())
+        wanted = expected(loaded, arguments)
+        device.sizes, misses = [len(one) for one in wanted], kernels["c"].cache_info().misses
+        device.calls.clear()
+        library.launches.clear()
+        try:
+            first = kernels["c"][(lambda meta: grid) if asked else grid](*arguments.values())
+        finally:
+            device.sizes = None
+    assert (first.hash, kernels["c"].cache_info().misses) == (loaded.hash, misses + 1)
+    [by_c] = launched(device)
+    assert (by_c.raw, by_c.grid, by_c.function) == (wanted, (*grid, 1, 1)[:3], first.function)
+    assert library.launches == []
+
+
 def launched(device):
     return [call for call in device.calls if call.kind == "launch"]
 

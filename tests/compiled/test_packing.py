@@ -14,7 +14,7 @@ import tritons_packer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton import Config
-from tritons_packer import seen
+from tritons_packer import outcome, seen
 
 from autotuned import autotune
 
@@ -184,3 +184,40 @@ def test_any_calls_in_any_order_are_launched_as_by_triton(pair, paired, shared_d
                 assert (ours[1] is None, ours[2]) == (wanted[1] is None, wanted[2])
             else:
                 assert ours == wanted
+
+
+def launched_at_once(device, tuned, values, sizes):
+    """What `Table.launch`, the first launch of a shipped binary, does with what is bound for these values."""
+    return seen(device, lambda: tuned.tuner.launcher.in_c.launch(values, sizes))
+
+
+def is_of_the_first_launch(found, device, values, sizes):
+    """Whether these values were bound; then their first launch in C is Triton's, and the twin's, byte for byte."""
+    outcome(device, lambda: found["c"](sizes, *values))
+    ours = launched_at_once(device, found["c"].tuned, values, sizes)
+    if found["c"].tuned.tuner.launcher.in_c.find(values) is None:
+        assert ours == (None, None, []), values  # whoever asked launches in Python
+        return False
+    for name in ("triton", "python"):
+        assert ours == seen(device, lambda name=name: found[name](sizes, *values)), (name, values)
+    return True
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS)
+def test_the_first_launch_of_every_kind_of_value_is_as_tritons(annotation, annotated, shared_device, monkeypatch):
+    found, out = ways(annotated[annotation], monkeypatch), torch.zeros(64)
+    bound = [is_of_the_first_launch(found, shared_device, (out, value), (2,)) for value in VALUES]
+    assert sum(bound) >= (len(VALUES) - len(OTHERS)) // 4
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    calls=st.lists(st.tuples(ANY, ANY, st.integers(0, 8)), min_size=1, max_size=4),
+    sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=3).map(tuple),  # Triton's product is of 32 bits
+)
+def test_any_first_launches_are_as_tritons(pair, paired, shared_device, monkeypatch, calls, sizes):
+    """In one table: values that an entry of others must not be launched for, outputs at any offset."""
+    found, memory = ways(paired["_".join(pair)], monkeypatch), torch.zeros(128)
+    for first, second, offset in calls:
+        is_of_the_first_launch(found, shared_device, (memory[offset:], first, second), sizes)

@@ -9,6 +9,7 @@ from fakes import FakeConfig, by_identity, form, make_key
 from faults import everything_in, faults
 
 from autotuned import disk
+from autotuned.gpu.device import INTERPRETER
 from autotuned.resolve import sources
 from autotuned.store import gc, layout, listing, locks, record, records
 from autotuned.store.record import Timing, TuningRecord
@@ -60,7 +61,7 @@ def test_without_limits_nothing_good_goes() -> None:
 
 def test_a_record_whose_lock_is_held_stays() -> None:
     held, free = keep(1, age_days=5), keep(2, age_days=3)
-    with records.locked(make_key(1)):
+    with records.locked(make_key(1), INTERPRETER):
         freed = gc.run(layout.root(), max_bytes=0, max_age_s=DAY_S)
     assert left() == {held.name}
     assert (freed.records, freed.kept_records) == (1, 1)

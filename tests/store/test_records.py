@@ -14,6 +14,7 @@ from shipped import KEY, LARGE, LIVE, OTHER, SMALL
 from stored import config_of, lines
 
 from autotuned import disk
+from autotuned.gpu.device import INTERPRETER
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store import layout, listing, record, records
@@ -240,7 +241,7 @@ def test_a_cache_folder_that_cannot_be_made_is_one_warning(
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "file" / below))
     for n in (1, 2):
         assert sources.find(make_key(n), LIVE) is None
-        with records.locked(make_key(n)):
+        with records.locked(make_key(n), INTERPRETER):
             assert not records.keep(result(make_key(n)))
     assert len(lines(caplog)) == 1
 
@@ -294,7 +295,7 @@ def test_records_are_listed_and_cleared_by_kernel() -> None:
 
 
 def test_the_lock_of_a_key_lies_beside_its_record() -> None:
-    with records.locked(KEY):
+    with records.locked(KEY, INTERPRETER):
         assert (layout.record_path(KEY).parent / "locks" / f"{KEY.digest}.lock").exists()
     assert list(listing.all_records()) == []
 
@@ -308,7 +309,7 @@ def test_a_network_file_system_is_said_once_and_only_by_who_searches(
     assert sources.find(KEY, LIVE) is not None
     assert lines(caplog) == []
     for n in range(3):
-        with records.locked(make_key(n)):
+        with records.locked(make_key(n), INTERPRETER):
             pass
     said = lines(caplog)
     assert len(said) == times
