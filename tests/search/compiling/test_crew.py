@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from concurrent.futures import CancelledError
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,19 @@ def test_one_thread_of_a_pool_looks_for_a_slot_however_many_wait(tmp_path, monke
     for thread in threads:
         thread.join(60)
     assert len(done) == 5 and len(set(looking)) == 5
+
+
+def test_no_thread_asks_for_what_another_of_its_process_holds(tmp_path, monkeypatch):
+    slots, asked, claim = [tmp_path / "slots" / f"{number}.lock" for number in range(4)], [], locks.claim
+    monkeypatch.setattr(locks, "claim", lambda path, stays: asked.append(path) or claim(path, stays))
+    turns = crew.Turns(slots)
+    for again in range(2):
+        with ExitStack() as held:
+            for _ in slots:
+                held.enter_context(turns.turn(lambda: False))
+            assert asked == slots * (again + 1)
+            with crew.Turns(slots).turn(lambda: True):
+                assert len(asked) == 4 * (again + 1)
 
 
 def test_a_pool_whose_search_was_interrupted_waits_for_no_slot(tmp_path):
