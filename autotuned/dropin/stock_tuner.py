@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from autotuned import env
+from autotuned.errors import AutotunedError, EncodingError
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
 from autotuned.remote import connection
@@ -46,6 +48,21 @@ keeping: list[Path] = []  # the folder of `--binaries`, if there is one
 _FAILED = "Triton counted it as failed"
 
 
+def _keyed(make: Callable[..., Key | None]) -> Callable[..., Key | None]:
+    """Whatever making a key raises is an EncodingError: Triton asks nothing of what arguments and hooks reach."""
+
+    @functools.wraps(make)
+    def key(*args: Any) -> Key | None:
+        try:
+            return make(*args)
+        except (AutotunedError, OSError):
+            raise
+        except Exception as error:
+            raise EncodingError(failures.describe(error)) from None
+
+    return key
+
+
 class Seed:
     """The kernel identity of one of Triton's tuners, and the keys of its calls."""
 
@@ -75,11 +92,15 @@ class Seed:
         arguments = {name: given[name] for name in names if name in given}
         return Call(args, kwargs, arguments, {}, kwargs.get("grid"))
 
+    @_keyed
     def key(self, keys: Sequence[str], configs: Sequence[Any], call: Call) -> Key | None:
         """The call's key with Triton's parts, the declared names and dtypes; None if a value has no JSON form.
 
         Values are by name and typed, so that 1 and True differ and a missing argument equals its default. The list of
         configs is in it, since two tuners may share a kernel.
+
+        Raises:
+            EncodingError: The key cannot be made, whatever the arguments or what the kernel reaches have raised.
         """
         key = Key(self.tunable.name, self._part(keys, configs, call), *self._context.of(call))
         if portable(key.to_json()):
@@ -88,6 +109,7 @@ class Seed:
         self.warn_once("`%s`: its choices are kept in memory only: %s.", f"memory: {why}", why)
         return None
 
+    @_keyed
     def key_of_kept(self, keys: Sequence[str], configs: Sequence[Any], call: Call) -> Key | None:
         """The same with the launch interface in the place of the toolchain, as kept binaries are matched."""
         if not fingerprint.launch_interface():

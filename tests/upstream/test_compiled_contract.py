@@ -15,7 +15,7 @@ from triton.runtime.jit import JITFunction, KernelInterface
 
 import autotuned
 from autotuned.api.tuned import Decorated
-from autotuned.dropin import replaced
+from autotuned.dropin import replaced, stock_tuner
 from autotuned.errors import CallError
 from autotuned.store import listing
 
@@ -172,6 +172,20 @@ def test_m3_what_triton_makes_of_a_warm_up_is_not_stored(subject, x):
     kernel = subject.autotune(CONFIGS, key=["n"], do_bench=lambda call, quantiles: next(times))(triton.jit(add))
     kernel.run(x, x, 100, grid=(4,), warmup=True)
     assert list(listing.all_records()) == []
+
+
+@pytest.mark.subjects(["seeded"])
+def test_a_key_that_cannot_be_made_is_one_line_and_triton_tunes(make, x, bench, launches, monkeypatch, caplog):
+    def endless(*args):
+        raise RecursionError("round and round")
+
+    monkeypatch.setattr(stock_tuner, "encode", endless)
+    kernel = make()
+    for _ in range(2):
+        kernel[(4,)](x, x, 100)
+    assert kernel.best_config is CONFIGS[1] and bench.calls == [16, 32] and len(launches) == 4  # two were measured
+    assert [line for line in caplog.messages if "RecursionError: round and round" in line] == caplog.messages
+    assert len(caplog.messages) == 1 and caplog.messages[0].endswith("Triton tunes it.")
 
 
 @pytest.mark.parametrize("outside", [1, 3])
