@@ -1,8 +1,6 @@
-"""What the host functions and cases of the kernels share: checks with one form of message, and matrix products."""
+"""Checks of the host functions, with one form of message; without torch, which plain NumPy kernels do not need."""
 
 from typing import Any
-
-import torch
 
 
 def require(holds: bool, name: str, expected: str, got: Any, remedy: str) -> None:
@@ -23,29 +21,3 @@ def require(holds: bool, name: str, expected: str, got: Any, remedy: str) -> Non
     """
     if not holds:
         raise ValueError(f"{name}: expected {expected}, got {got}. {remedy}")
-
-
-def require_product(a_name: str, b_name: str, a: torch.Tensor, b: torch.Tensor) -> None:
-    """Refuse matrices that the half-precision products cannot multiply; names as for `require`."""
-    # Triton's interpreter multiplies the bits of bfloat16 as if they were integers (3.6 to 3.9).
-    half = a.dtype == torch.float16 or (a.dtype == torch.bfloat16 and a.device.type != "cpu")
-    require(half, a_name, "float16, or bfloat16 on a GPU", a.dtype, "Convert it, or use torch.matmul.")
-    require(a.dim() == 2, a_name, "a matrix (M, K)", a.shape, "Flatten the leading dimensions.")
-    fits = b.dim() == 2 and b.shape[0] == a.shape[1]
-    require(fits, b_name, "a matrix (K, N) with the K of a", b.shape, "Transpose or slice it.")
-    require(b.dtype == a.dtype, b_name, "the dtype of a", b.dtype, "Convert one of them.")
-    require(b.device == a.device, b_name, "the device of a", b.device, "Move one of them.")
-
-
-def product_arguments(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[Any, ...]:
-    """Arguments of a matrix product's kernel: matrices, sizes, strides, and K."""
-    m, n, k = a.shape[0], b.shape[1], a.shape[1]
-    return a, b, c, m, n, *a.stride(), *b.stride(), *c.stride(), k
-
-
-def random_product(device: torch.device | str, m: int, n: int, k: int, dtype: torch.dtype, out: torch.dtype) -> Any:
-    """The arguments for random matrices, and a zeroed result of dtype `out`."""
-    generator = torch.Generator(device).manual_seed(0)
-    a = torch.randn((m, k), generator=generator, device=device).to(dtype)
-    b = torch.randn((k, n), generator=generator, device=device).to(dtype)
-    return product_arguments(a, b, torch.zeros((m, n), dtype=out, device=device))

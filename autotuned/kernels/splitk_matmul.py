@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from autotuned import Config, autotune
-from autotuned.kernels._inputs import product_arguments, random_product, require_product
+from autotuned.kernels._products import product_arguments, random_product, require_product
 
 
 def _config(block_m: int, block_n: int, block_k: int, split_k: int, num_warps: int, num_stages: int) -> Any:

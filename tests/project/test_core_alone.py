@@ -46,3 +46,12 @@ def test_the_core_needs_neither_torch_nor_triton(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert " passed" in run.stdout
     assert "skipped" not in run.stdout
+
+
+def test_the_kernel_without_a_gpu_imports_no_torch(tmp_path: Path) -> None:
+    """`.ci/run` tunes it under other Pythons, where torch is not installed."""
+    program = (
+        'import sys\nsys.modules["torch"] = None\nimport autotuned.kernels.numpy_matmul as found\nprint(found.matmul)'
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stdout.startswith("<function matmul"), run.stdout + run.stderr
