@@ -294,16 +294,6 @@ def measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timers.HostTimer, "sample", sample)
 
 
-@pytest.fixture(scope="module")
-def quick_collections() -> None:
-    """Collections look through what these tests make, not through all that others have left: 100 ms and more each.
-
-    `pytest_runtestloop` ends it: to unfreeze here would hand all that it keeps out to every collection that follows.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture
 def wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for long lines, so that none is broken."""

@@ -22,7 +22,6 @@ from autotuned.key import key as module_of_key
 from autotuned.key import opaque
 from autotuned.key.key import by_class
 
-pytestmark = pytest.mark.usefixtures("quick_collections")
 COUNT = 300
 
 

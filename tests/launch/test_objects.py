@@ -16,8 +16,6 @@ from tables import ALL, CONSTEXPR, LISTED, NOT_LISTED, Bound, of_callable, of_ke
 
 from autotuned.launch import table as _launch_py
 
-pytestmark = pytest.mark.usefixtures("quick_collections")
-
 
 class Layer:
     """An object of the user's, as a method gets one."""
