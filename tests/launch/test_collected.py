@@ -21,18 +21,6 @@ def no_driver():
     _launch.use_driver(0, 0, 0, 0)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def only_what_tests_make_is_collected():
-    """Else each collection looks through all that pytest and other tests have imported, for 100 ms and more."""
-    gc.collect()
-    gc.freeze()
-    kernel = Kernel()
-    held = [kernel[(1,)] for _ in range(100)]  # all that were kept to be used again, and are frozen
-    yield
-    del held
-    gc.unfreeze()
-
-
 class Holder:
     """Anything that is called and leads back to something."""
 
