@@ -48,7 +48,7 @@ def _digest(name: str, source: bytes, flags: list[Any]) -> str:
 
 
 def _found(path: Path, made: Path) -> bool:
-    """Write a kept library where the built one would be; False if there is none that is whole and loads."""
+    """Write a kept library to the path of the built one; False if no kept one is intact and loads."""
     try:
         data = disk.read_bytes(path)
         code = disk.inflate(data[_HASH_BYTES:], _MOST_BYTES)

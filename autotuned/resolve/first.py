@@ -17,7 +17,7 @@ else:
 def launch_bound(tuner: Any, chosen: Chosen, binary: Any, start: float) -> Any:
     """Bind a shipped binary, and launch what is bound: what guards later launches guards the first.
 
-    Looks it up if it is None. Returns None, with nothing launched, if there is none now that the grid was asked.
+    `binary` may be None: it is looked up after the grid was asked. Returns None and launches nothing if none is found.
 
     Raises:
         RefusedError: As `Tuner.first_launch`.

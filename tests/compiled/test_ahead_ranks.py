@@ -4,7 +4,8 @@ import os
 import shutil
 import signal
 
-from started_ranks import PTXAS, begin, go, until
+from started_ranks import PTXAS, begin, go
+from waits import until
 
 CONFIGS, RANKS = 6, 3
 

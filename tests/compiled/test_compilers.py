@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import fake_cuda
@@ -17,6 +16,7 @@ import triton
 from pids import is_running
 from pretended import limit_only
 from triton import knobs
+from waits import until
 
 from autotuned.offline import targets
 from autotuned.offline.workers import compile_pool, compile_server
@@ -99,14 +99,6 @@ def workers(tmp_path):
     for one in started:
         compile.compilers.remove(one)
         one.close()
-
-
-def until(holds, limit_s=120.0):
-    """Wait for it; the test fails when it does not come."""
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def call(tuned):

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pids import has_ended
+from pids import is_running
+from waits import until
 
 import autotuned
 
@@ -419,4 +420,4 @@ def test_a_process_past_its_time_is_ended_with_what_it_has_started(tmp_path):
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])"
     with pytest.raises(subprocess.TimeoutExpired):
         script.started([sys.executable, "-c", code], os.environ, tmp_path, 5.0)
-    assert has_ended(int((tmp_path / "id").read_text()))
+    until(lambda: not is_running(int((tmp_path / "id").read_text())), limit_s=10.0)

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import forked
@@ -77,12 +76,3 @@ def ended(*processes):
     found = [json.loads(process.stdout.readlines()[-1]) for process in processes]
     assert [process.wait() for process in processes] == [0] * len(processes)
     return found
-
-
-def until(reached, limit_s=120.0):
-    """Wait until something is reached."""
-    end = time.monotonic() + limit_s
-    while not reached():
-        if time.monotonic() > end:
-            pytest.fail("waited too long")
-        time.sleep(0.05)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from triton import Config
+from waits import until
 
 from autotuned.search.compiling import crew
 from autotuned.search.compiling.compile import Wanted, _Pool
@@ -60,7 +61,7 @@ def test_each_is_compiled_once_and_no_lock_is_left(binary, made, tritons):
     one = Crew([binary(n) for n in range(9)], 3).start()
     assert one.wait(nothing)
     assert (sorted(made), one.done, one.total) == (list(range(9)), 9, 9)
-    _until(lambda: not list(tritons.rglob("*.lock")))
+    until(lambda: not list(tritons.rglob("*.lock")))
     assert Crew([binary(n) for n in range(9)], 3).start().wait(nothing) and len(made) == 9
 
 
@@ -69,11 +70,11 @@ def test_what_another_process_compiles_is_left_to_it(binary, made):
     first, second = binary(1), binary(2)
     let_go = [locks.claim(cache.lock_path(one.digest)) for one in (first, second)]
     working = Crew([first, second, binary(3)], 2).start()
-    _until(lambda: made == [3])
-    _until(lambda: working.done == 1)
+    until(lambda: made == [3])
+    until(lambda: working.done == 1)
     second.run()
     let_go[1]()
-    _until(lambda: working.done == 2)
+    until(lambda: working.done == 2)
     let_go[0]()
     assert working.wait(nothing) and made == [3, 2, 1]
 
@@ -148,7 +149,7 @@ def test_one_thread_of_a_pool_looks_for_a_slot_however_many_wait(tmp_path, monke
     threads = [threading.Thread(target=compile_one) for _ in range(5)]
     for thread in threads:
         thread.start()
-    _until(lambda: len(looking) > 3)
+    until(lambda: len(looking) > 3)
     assert len(set(looking)) == 1
     let_go()
     for thread in threads:
@@ -176,7 +177,7 @@ def test_a_pool_whose_search_was_interrupted_waits_for_no_slot(tmp_path):
     pool = _Pool(2, "k", Journal(None), SharedMemory(None), lambda: False, slots)
     with pytest.raises(KeyboardInterrupt), pool:
         some = [pool.submit(Wanted(number, f"{number}", Config({"N": number})), nothing) for number in range(3)]
-        _until(some[1].running)
+        until(some[1].running)
         raise KeyboardInterrupt
     for one in some:
         with pytest.raises(CancelledError):
@@ -203,7 +204,7 @@ def test_nothing_more_begins_once_it_is_closed(binary, made):
     begun.wait()
     working.close()
     release.set()
-    _until(lambda: made == [1])
+    until(lambda: made == [1])
     assert not working.wait(nothing)
 
 
@@ -263,11 +264,3 @@ def test_a_forked_child_lets_go_of_nothing(tmp_path):
     assert path.exists() and locks.claim(path) is None
     let_go()
     assert not path.exists()
-
-
-def _until(reached, limit_s=60.0):
-    end = time.monotonic() + limit_s
-    while not reached():
-        if time.monotonic() > end:
-            pytest.fail("waited too long")
-        time.sleep(0.01)
