@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from autotuned.search import benchmark, failures, placements, race, rounds
+from autotuned.search import duel as duels
 from autotuned.search.job import Job, Noise
 from autotuned.search.safety.protection import Guard
 from autotuned.search.timers import AnswerError, GivenTimer
@@ -282,17 +283,17 @@ class Racing:
         same = untuned is None or untuned is best or bool(untuned.error)
         return not (same or self._is_given)
 
-    def duel(self, best: Trial, untuned: Trial) -> race.Duel:
+    def duel(self, best: Trial, untuned: Trial) -> duels.Duel:
         """Compare the best with the untuned config, within the whole budget; where that is close, elsewhere too."""
         self._board.report(best, "sampling")
         self._sampling.use_all()
         # Untold: records keep the race's samples.
         track = rounds.Track(partial(self._turn, tells=False), recovers=self._ran_well)
-        duel = race.duel(best, untuned, track, race.DUEL_ROUND)
+        duel = duels.fight(best, untuned, track, duels.ROUND)
         if duel.is_close and self._may_move(best, untuned):
             duel = self._elsewhere(duel, track)
         if not duel.elsewhere:
-            duel = race.duel(best, untuned, track, before=duel)
+            duel = duels.fight(best, untuned, track, before=duel)
         for trial, fresh in ((best, duel.best), (untuned, duel.untuned)):
             trial.error = trial.error or fresh.error
         self._board.forgive(best, untuned)
@@ -304,17 +305,17 @@ class Racing:
         plain = job.timer.overlaps and job.objective == "kernel" and job.hooks.after is None
         return plain and not any(map(self._board.is_hooked, trials))
 
-    def _elsewhere(self, duel: race.Duel, track: rounds.Track) -> race.Duel:
+    def _elsewhere(self, duel: duels.Duel, track: rounds.Track) -> duels.Duel:
         """Go on with copies of the tensors, again as long as it is not sure and takes a small part of the search."""
         written, start = {*self._guard.written, *self._job.zero}, time.monotonic()
-        places = placements.elsewhere(self._job.call, written, race.PLACES)  # alive together: each elsewhere
-        others = [race.Duel(self._moved(duel.best, place), self._moved(duel.untuned, place)) for place in places]
-        most, taken, end = 0, 0, start + race.DUEL_SHARE * (start - self._sampling.start_s)
+        places = placements.elsewhere(self._job.call, written, duels.PLACES)  # alive together: each elsewhere
+        others = [duels.Duel(self._moved(duel.best, place), self._moved(duel.untuned, place)) for place in places]
+        most, taken, end = 0, 0, start + duels.SHARE * (start - self._sampling.start_s)
         while others and not (duel.elsewhere and duel.is_sure):
             began, before, most = time.monotonic(), taken, most + race.FIRST_SAMPLES
             if duel.elsewhere:
-                here = race.DUEL_ROUND - race.FIRST_SAMPLES + most
-                duel = race.duel(duel.best, duel.untuned, track, here, duel, exactly=True)
+                here = duels.ROUND - race.FIRST_SAMPLES + most
+                duel = duels.fight(duel.best, duel.untuned, track, here, duel, exactly=True)
             others = list(self._fought(others, track, most))
             steady = all(one.steady for one in (duel, *others))
             duel, taken = replace(duel, steady=steady, elsewhere=tuple(others)), sum(map(_samples, others))
@@ -323,10 +324,10 @@ class Racing:
                 break
         return duel
 
-    def _fought(self, duels: Sequence[race.Duel], track: rounds.Track, most: int) -> Iterator[race.Duel]:
+    def _fought(self, each: Sequence[duels.Duel], track: rounds.Track, most: int) -> Iterator[duels.Duel]:
         """Duels on copies with more samples, up to the first that fails."""
-        for duel in duels:
-            other = race.duel(duel.best, duel.untuned, track, most, duel, exactly=True)
+        for duel in each:
+            other = duels.fight(duel.best, duel.untuned, track, most, duel, exactly=True)
             failed = duel.best.error or duel.untuned.error
             self._board.forgive(duel.best, duel.untuned)
             if failed or not other.is_fought:
@@ -342,7 +343,7 @@ class Racing:
         return replace(made, launches=trial.launches)
 
 
-def _samples(duel: race.Duel) -> int:
+def _samples(duel: duels.Duel) -> int:
     return len(duel.best.samples_us)
 
 

@@ -18,6 +18,7 @@ import autotuned
 from autotuned import autotune
 from autotuned.offline import targets
 from autotuned.offline.workers.compile_pool import Compilers
+from autotuned.search import duel as duels
 from autotuned.search import placements, race, timers
 from autotuned.search.compiling import compile
 from autotuned.search.trial import Trial
@@ -314,11 +315,11 @@ def grow(x_ptr, n, BLOCK: tl.constexpr):
 def test_two_configs_that_are_close_are_compared_on_copies_elsewhere(monkeypatch):
     """Whatever they do there, the caller's data is as one launch leaves it; copies have the call's key."""
     places, leads = [], []
-    there, duel = placements.elsewhere, race.duel
+    there, duel = placements.elsewhere, duels.fight
     monkeypatch.setattr(placements, "elsewhere", lambda *given: (places.append(one) or one for one in there(*given)))
-    monkeypatch.setattr(race.Duel, "is_close", property(lambda self: self.is_fought))
+    monkeypatch.setattr(duels.Duel, "is_close", property(lambda self: self.is_fought))
     monkeypatch.setattr(race, "winner", lambda trials, *more: (trials[-1], "ok"))
-    monkeypatch.setattr(race, "duel", lambda *given, **how: leads.append(duel(*given, **how)) or leads[-1])
+    monkeypatch.setattr(duels, "fight", lambda *given, **how: leads.append(duel(*given, **how)) or leads[-1])
     configs = [Config({"BLOCK": block}) for block in (1024, 2048)]
     tuned = autotune(configs, key=["n"], restore_value=["x_ptr"])(grow)
     x = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
@@ -327,8 +328,8 @@ def test_two_configs_that_are_close_are_compared_on_copies_elsewhere(monkeypatch
     tuned[grid](x, x.numel())
     torch.cuda.synchronize()
     assert torch.equal(x, before + 1)
-    assert len(places) == race.PLACES and len(leads) == 1 + race.PLACES
-    assert len({place.call.arguments["x_ptr"].data_ptr() for place in places} | {x.data_ptr()}) == 1 + race.PLACES
+    assert len(places) == duels.PLACES and len(leads) == 1 + duels.PLACES
+    assert len({place.call.arguments["x_ptr"].data_ptr() for place in places} | {x.data_ptr()}) == 1 + duels.PLACES
     key = tuned.tuner.chooser.key
     assert len({key(place.call).digest for place in places}) == 1
     assert all(torch.equal(place.call.arguments["x_ptr"], before + 1) for place in places), "each launch began with it"

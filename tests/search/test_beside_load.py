@@ -9,7 +9,8 @@ import pytest
 import replay
 from simulated import Bursts, Gpu
 
-from autotuned.search import race, racing
+from autotuned.search import duel as duels
+from autotuned.search import racing
 from autotuned.search import trial as scale
 from autotuned.search.rounds import Drift
 from autotuned.search.trial import Trial
@@ -133,14 +134,14 @@ def test_a_last_comparison_that_by_chance_says_less_than_the_race_confirms_it_an
         pair = [
             trial(at, *[mean + step for step in (-2.0, -1.0, 0.0, 1.0, 2.0) * 4]) for at, mean in enumerate((100.0, us))
         ]
-        assert race.Duel(*pair, raced=raced).is_won is won
+        assert duels.Duel(*pair, raced=raced).is_won is won
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "add"])
 def test_the_last_comparison_takes_twenty_pairs_or_a_twentieth_of_the_search(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    duel, pairs = race.duel, []
+    duel, pairs = duels.fight, []
 
     def counted(*given, **named):
         found = duel(*given, **named)
@@ -148,11 +149,11 @@ def test_the_last_comparison_takes_twenty_pairs_or_a_twentieth_of_the_search(
         pairs.append(len(found.best.samples_us) - (len(known.best.samples_us) if known else 0))
         return found
 
-    monkeypatch.setattr(race, "duel", counted)
+    monkeypatch.setattr(duels, "fight", counted)
     recording = RECORDINGS[name]
     for seed in range(2):
         pairs.clear()
         gpu = Gpu()
         seconds = replay.search(recording, seed, gpu).seconds
         each_us = 2 * (max(recording.samples_us[0]) + 130)  # with the flush, and what holds the stream
-        assert sum(pairs) <= max(race.DUEL_SAMPLES, race.DUEL_SHARE * seconds * 1e6 / each_us + race.DUEL_SAMPLES)
+        assert sum(pairs) <= max(duels.MOST_PAIRS, duels.SHARE * seconds * 1e6 / each_us + duels.MOST_PAIRS)
