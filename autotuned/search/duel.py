@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotuned.search.race import FAR_AHEAD, FIRST_SAMPLES, GUARD_SAMPLES, NOISY, TIE, TIE_BAND, open_trials, winner
-from autotuned.search.rounds import Rounds, Track
-from autotuned.search.trial import CENTER, FASTEST, MEDIAN, Lead, Scale, Trial, mean_lead, relative, weighed
+from autotuned.search.trial import CENTER, FASTEST, MEDIAN, Rounds, Scale, Track, Trial, relative
 from autotuned.store.record import Quality
 
 # The final duel: at most this many pairs, fewer once it is decided by this many standard errors.
@@ -18,7 +18,12 @@ MOST_PAIRS, ROUND, DECIDED_ERRORS = 20, 5, 4
 # other `PLACES`, `FIRST_SAMPLES` pairs at each; again while it is not sure and has taken less than `SHARE` of the
 # search. In the mean of all places it must be faster by so many standard errors.
 PLACES, PLACE_ERRORS, SHARE = 5, 2, 0.05
+# Bursts of load may leave the middle samples as they are and slow all of one place: where this share of the samples of
+# both configs took so many times as long as the fastest, 8 of 74 duels beside 30% load said nothing (rmsnorm, H200).
+SLOWED, SLOW = 0.04, 1.25
 TRIMMED = 1.25  # by how much more the mean of all but two of them varies than their standard error says
+# Places differ if their leads spread by more than chance lets them in all but about 3 of 100 cases.
+CHANCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -101,10 +106,17 @@ class Duel:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether samples spread as where others use the device: then only the fastest are believed, which load leaves
-        as they are, and the two places that differ most are left out.
+        """Whether samples are as where others use the device: then only the fastest are believed, which load leaves as
+        they are, and the two places that differ most are left out.
         """
-        return self.is_fought and max(map(self._middle, range(2))) > NOISY
+        return self.is_fought and (
+            max(map(self._middle, range(2))) > NOISY or min(map(self._slowed, range(2))) > SLOWED
+        )
+
+    def _slowed(self, which: int) -> float:
+        """Share of the samples of one of the two that took far longer than its fastest at the place."""
+        ones = [duel._pair[which].samples_us for duel in self._all]
+        return statistics.mean(us > SLOW * min(samples_us) for samples_us in ones for us in samples_us)
 
     def _middle(self, which: int) -> float:
         """How far the samples of one of the two spread within places."""
@@ -179,3 +191,29 @@ def _is_decided(best: Trial, untuned: Trial) -> bool:
         return False
     doubt = DECIDED_ERRORS * math.hypot(best.relative_error, untuned.relative_error)
     return abs(untuned.center_us / best.center_us - 1 - TIE_BAND) > doubt
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Logarithm of the untuned config's time over the best's, and its standard error."""
+
+    log: float
+    error: float
+
+
+def mean_lead(leads: Sequence[Lead]) -> Lead:
+    """Mean of leads, each weighed by its error, and by how much they differ besides (DerSimonian and Laird, 1986)."""
+    mean = weighed(leads)
+    weights, free = [1 / lead.error**2 for lead in leads], len(leads) - 1
+    apart = math.fsum(weight * (lead.log - mean.log) ** 2 for weight, lead in zip(weights, leads))
+    if not free or apart <= free + CHANCE * math.sqrt(2 * free):
+        return mean
+    between = (apart - free) / (math.fsum(weights) - math.fsum(weight**2 for weight in weights) / math.fsum(weights))
+    return weighed([Lead(lead.log, math.hypot(lead.error, math.sqrt(between))) for lead in leads])
+
+
+def weighed(leads: Sequence[Lead]) -> Lead:
+    """Mean of leads of one place, which differ by chance alone."""
+    weights = [1 / lead.error**2 for lead in leads]
+    total = math.fsum(weights)
+    return Lead(math.fsum(weight * lead.log for weight, lead in zip(weights, leads)) / total, 1 / math.sqrt(total))
