@@ -120,12 +120,13 @@ def take_out(keys: Sequence[Key], path: Path) -> None:
         OSError: It cannot be read or written.
     """
     beside = path_beside(path, keys[0].kernel)
-    _refuse_newer(beside)
-    left = writer.take_out(keys, path)
-    if left is None:
-        disk.remove(beside)
-    elif beside.exists():
-        write(path, left, read(beside, left.kernel))
+    with locks.locked(layout.config_file_lock_path(path)):  # else what others add meanwhile would be lost
+        _refuse_newer(beside)
+        left = writer.take_out(keys, path)
+        if left is None:
+            disk.remove(beside)
+        elif beside.exists():
+            write(path, left, read(beside, left.kernel))
 
 
 def _refuse_newer(path: Path) -> None:

@@ -6,14 +6,15 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any
 
 from autotuned import env
 from autotuned._startup import Frozen
 from autotuned.key.key import is_tensor
-from autotuned.triton_compat import kernel, versions
+from autotuned.triton_compat import globals_used, kernel, versions
 from autotuned.triton_compat.compiled import is_hooked
 from autotuned.typed_json import Json
 
@@ -254,11 +255,33 @@ def target(arch: int) -> Any:
     return GPUTarget("cuda", arch, WARP_SIZE)
 
 
-def compile_(jit: Any, special: Specialization) -> Any:
-    """Triton's compiled kernel for a specialization, cached or compiled now (with Triton's errors), but not loaded."""
+def compile_(jit: Any, special: Specialization, code: str) -> Any:
+    """Triton's compiled kernel of a code for a specialization, cached or compiled now (with Triton's errors), but not
+    loaded.
+    """
     import triton
 
-    return triton.compile(_source(jit, special), target=target(special.arch), options=dict(vars(special.options)))
+    source = _source(jit, special)
+    with cached_as(source, code):
+        return triton.compile(source, target=target(special.arch), options=dict(vars(special.options)))
+
+
+@contextmanager
+def cached_as(source: Any, code: str) -> Iterator[None]:
+    """While a source compiles: find nothing else in Triton's cache for it, where Triton's hash does not say it all.
+
+    Args:
+        code: Text of what it is compiled from, as its binary is kept under.
+    """
+    if globals_used.is_hashed_whole(source):
+        yield
+        return
+    own = source.hash
+    source.hash = lambda: hashlib.sha256(f"{own()} {code}".encode("utf-8", "surrogatepass")).hexdigest()
+    try:
+        yield
+    finally:
+        del source.hash
 
 
 def _source(jit: Any, special: Specialization) -> Any:

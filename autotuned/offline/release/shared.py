@@ -29,7 +29,7 @@ from autotuned.remote.place import (
     digest_of,
     place,
 )
-from autotuned.store import layout, record
+from autotuned.store import layout, locks, record
 from autotuned.typed_json import JsonFields
 
 _NAME = re.compile(r"[^/\\.][^/\\]*/[^/\\.][^/\\]*\.(json|bin)")  # a device's folder, and a file in it
@@ -204,9 +204,10 @@ def pull(url: str, out: str | os.PathLike[str]) -> Moved:
         if found:
             writer.refuse_unwritable(folder)
         for path in found:
-            for below, content in _joined(folder, path, moved, replace=False):
-                disk.write_bytes(folder / below, content)
-                moved.files.append(str(folder / below))
+            with locks.locked(layout.config_file_lock_path(folder / _below(path))):
+                for below, content in _joined(folder, path, moved, replace=False):
+                    disk.write_bytes(folder / below, content)
+                    moved.files.append(str(folder / below))
     return moved
 
 
