@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -33,8 +32,7 @@ def read_lazily(content: str | bytes, path: str) -> tuple[ConfigFile | None, lis
     faults: list[Fault] = []
 
     def whole() -> ConfigFile:
-        file, found = read(text, path)
-        faults.extend(found)
+        file, faults[:] = read(text, path)
         return file or head
 
     return LazyFile(head, unread, whole), faults
@@ -62,17 +60,20 @@ class LazyFile(ConfigFile):
 
     def __init__(self, head: ConfigFile, unread: Unread, whole: Callable[[], ConfigFile]) -> None:
         self._unread: Unread | None = unread
-        self._whole, self._completing = whole, threading.RLock()
+        self._whole = whole
         self._parts: dict[str, Any] = {}
         super().__init__(head.kernel, head.device)
 
     def complete(self) -> None:
-        """Check what was not asked for."""
-        with self._completing:
+        """Check what was not asked for.
+
+        Without a lock, which a forked child could not take if a thread held it: two threads may read the same.
+        """
+        if self._unread is not None:
+            whole = self._whole()
+            parts = {name: getattr(whole, name) for name in self._parts}
             if self._unread is not None:
-                whole = self._whole()
-                self._parts = {name: getattr(whole, name) for name in self._parts}
-                self._unread = None
+                self._parts, self._unread = parts, None
 
     def _asked(self, ask: Callable[[Unread], Any]) -> Any:
         """What the unread entries answer; None if all must be checked."""
