@@ -77,11 +77,16 @@ def _config(path: Path) -> ConfigFile:
 
 
 def _readable(path: Path, config: ConfigFile) -> BinaryFile:
-    """The binaries beside a config file; a damaged file is rebuilt, so nothing is lost with it."""
+    """The binaries beside a config file; a damaged file is rebuilt, so nothing is lost with it.
+
+    One that the system does not let us read may be whole: its BinaryError is raised.
+    """
     beside = path_beside(path, config.kernel)
     try:
         return read(beside, config.kernel)
-    except BinaryError:
+    except BinaryError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
         return BinaryFile(config.kernel)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import made_binaries
 import pytest
 import servers
 import shipped
@@ -127,6 +128,22 @@ def test_what_is_pushed_is_pulled_and_merged_with_what_is_there(url: str, tmp_pa
     assert autotuned.pull(url, out).same == 1
     text = (out / SLUG / "app.k.json").read_text()
     assert [f'"n": {n}' in text for n in (1, 2, 3)] == [True] * 3
+
+
+@pytest.mark.parametrize("way", ["push", "pull"])
+def test_whole_binaries_are_not_replaced_by_damaged_ones_beside_an_equal_file(
+    way: str, url: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "one"
+    beside = made_binaries.ship(folder).with_suffix(".bin")
+    whole = beside.read_bytes()
+    autotuned.push(folder, url)
+    stored = next((tmp_path / "mount").rglob("app.k.bin"))
+    damaged = beside if way == "push" else stored
+    damaged.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    found = autotuned.push(folder, url) if way == "push" else autotuned.pull(url, folder)
+    assert len(found.faults) == 1 and "app.k.bin" in str(found.faults[0])
+    assert whole in (stored if way == "push" else beside).read_bytes()
 
 
 def test_what_others_add_while_it_is_pulled_stays(url: str, tmp_path: Path, monkeypatch: Any) -> None:
