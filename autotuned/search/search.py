@@ -105,7 +105,7 @@ class _Search:
     def measure(self) -> None:
         """Compile, launch each config once as soon as it is ready, then race those that ran."""
         self._check_device()  # a device that was lost before is no config's fault
-        self.board.skip_excluded()
+        self.board.skip_excluded(self.board.trials)
         start = time.perf_counter()
         self._launch_all()
         self._outcome.compile_s += time.perf_counter() - start
@@ -132,19 +132,34 @@ class _Search:
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
         wanted = [self._wanted(trial) for trial in self.board.open()]
-
+        met: list[str] = []  # since `more` was asked
         slow = Waiting(self._job.tunable.name)
+
+        def more() -> list[Wanted]:
+            if self._sampling.is_late or self._job.more is None:
+                return []
+            found = self.board.found()
+            added = self._job.more({name: found.get(name) for name in met}, len(waiting))
+            trials = self.board.extend(added, self._guard.prepare)
+            met[:] = [self.board.identity(trial) for trial in trials if trial.error]
+            opened = [self._wanted(trial) for trial in trials if not trial.error]
+            waiting.update(one.index for one in opened)
+            wanted.extend(opened)
+            return opened
 
         def tick(one: Wanted) -> None:
             self.board.report(self.board.trial(one.index), "compiling", self._ahead.running())
             if self._job.observer is None:
                 slow.tick(self._ahead.done, len(wanted))
 
-        stream = self._ahead.stream(wanted, self._sampling.deadline_s, tick, self._has_run)
+        stream = self._ahead.stream(
+            list(wanted), self._sampling.deadline_s, tick, self._has_run, more if self._job.more else None
+        )
         with contextlib.closing(stream):
             for ready in stream:
                 waiting.discard(ready.wanted.index)
                 self._meet(ready)
+                met.append(ready.wanted.identity)
         for index in waiting:
             self.board.trial(index).error = ""  # not tried, so omitted from the timings
 
@@ -172,7 +187,9 @@ class _Search:
             self._launch_first(trial)
         if trial.error:
             self.board.tell(trial)
-        elif self._ahead.running() and self._job.timer.overlaps:
+        elif self._job.timer.overlaps and (self._job.more is not None or self._ahead.running()):
+            if self._job.more is not None:  # what is asked for next depends on it
+                self._guard.with_room(self._job.timer.warm_up)
             self._racing.sample(trial, race.FIRST_SAMPLES)
             self.board.tell(trial)
         elif self._sampling.deadline_s < math.inf:  # there may be no time for a race

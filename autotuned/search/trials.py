@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autotuned.search import failures
@@ -40,9 +40,18 @@ class Board:
         """The trial with an index."""
         return next(trial for trial in self.trials if trial.index == index)
 
-    def skip_excluded(self) -> None:
+    def extend(self, identities: Sequence[str], restore: Callable[[], None]) -> list[Trial]:
+        """Trials of further candidates, which the job's `configs` have by now."""
+        self._identities += identities
+        self._job.forms.update({name: self._job.form(self._job.configs[name]) for name in identities})
+        made = [self.made(identity, restore) for identity in identities]
+        self.trials += made
+        self.skip_excluded(made)
+        return made
+
+    def skip_excluded(self, trials: Iterable[Trial]) -> None:
         """Skip configs that are known to fail."""
-        for trial in self.trials:
+        for trial in trials:
             excluded = self._job.excluded.get(self.identity(trial))
             if excluded is None or (excluded.reason is Reason.NOT_COMPILED and self.is_hooked(trial)):
                 continue
@@ -149,12 +158,16 @@ class Board:
 
     def timings(self) -> list[Timing]:
         """Timings of the candidates in list order, without those never tried or stopped by a full memory."""
+        found = self.found()
+        return [found[identity] for identity in dict.fromkeys([*self._identities, *found]) if identity in found]
+
+    def found(self) -> dict[str, Timing]:
+        """The same by identity."""
         found = {identity: self._judged(identity, timing) for identity, timing in self._job.known.items()}
         for trial in self.trials:
             if trial.index not in self.duplicates and self._is_worth_telling(trial):
                 found[self.identity(trial)] = self.timing(trial)
-        found.update(self._same())
-        return [found[identity] for identity in dict.fromkeys([*self._identities, *found]) if identity in found]
+        return found | self._same()
 
     def timing(self, trial: Trial) -> Timing:
         """Timing and verdicts of a trial."""
