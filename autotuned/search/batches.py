@@ -63,21 +63,17 @@ def run(job: Job, outcome: Outcome, source: Source) -> None:
 class _Batches:
     def __init__(self, job: Job, outcome: Outcome, source: Source) -> None:
         self._job, self._outcome, self._source = job, outcome, source
-        self._configs = dict(job.configs)
-        self._known = dict(job.known)
+        self._configs, self._known = dict(job.configs), dict(job.known)
         self._start, self._stopped = time.perf_counter(), "interrupted"
         self._best: list[Json] = []
-        self._lead = math.inf
         self._message = "no config was tried: the strategy asked for none"
-        self._trials = self._better_at = 0
+        self._trials, self._better_at, self._lead = 0, 0, math.inf
         self._own = hasattr(source.strategy, "doubt")  # a user's strategy ends by itself
-        self._incumbent = job.incumbent
-        self._raced = False
+        self._incumbent, self._raced = job.incumbent, False
         self._grows = (getattr(source.strategy, "asks_ahead", False) is True and job.tunable.compiles_ahead
                        and job.timer.overlaps and job.objective == "kernel" and job.hooks.before is None)  # fmt: skip
         self._batch: dict[str, Any] = {}  # being measured, by identity
-        self._rough: dict[str, Timing] = {}  # its times before the race
-        self._workers, self._most, self._grows_until_s = 0, 0, math.inf  # how many compile, how far it grows
+        self._most, self._until_s = 0, math.inf  # how far it grows, and until when
         for timing in self._own_timings() if job.incumbent is None else ():  # an interrupted search
             self._trials += 1
             self._note(timing.median_us if timing.usable else None, self._trials)
@@ -112,34 +108,29 @@ class _Batches:
         admitted, tell = self._source.admit(asked), self._source.strategy.tell
         kept = set(map(id, admitted.values())) | set(map(str, admitted.values()))
         tell([(config, None, "left out") for config in asked if kept.isdisjoint((id(config), str(config)))])
-        known = {**self._known, **self._rough}
-        tell([_result(config, known[name]) for name, config in admitted.items() if name in known])
-        return {**waiting, **{name: config for name, config in admitted.items() if name not in known}}
+        tell([_result(config, self._known[name]) for name, config in admitted.items() if name in self._known])
+        return {**waiting, **{name: config for name, config in admitted.items() if name not in self._known}}
 
     def _begin(self, fresh: Mapping[str, Any], budget_s: float) -> None:
         """Begin a batch; it may grow so far that the search ends as it would after batches that do not."""
         self._raced, self._batch = True, dict(fresh)
         self._configs.update(fresh)
-        size = self._size()
-        self._workers, self._most = min(size, max(2, parallelism.count(MOST_BATCH))), min(MOST_BATCH, GROWTH * size)
+        self._until_s = time.perf_counter() + SHARE * budget_s
+        self._most = min(MOST_BATCH, GROWTH * self._size())
         if self._own:
-            self._most = min(self._most, MOST - self._trials, self._better_at + self._patience - self._trials)
-        self._grows_until_s = time.perf_counter() + SHARE * budget_s
+            self._most = min(self._most, MOST - self._trials, self._better_at + self._patience() - self._trials)
 
-    def _more(self, news: Mapping[str, Timing | None], compiling: int) -> list[str]:
+    def _more(self, news: Mapping[str, Timing], compiling: int) -> list[str]:
         """Tell rough times, and ask for as many configs as compilers are free."""
-        found = {name: timing for name, timing in news.items() if timing is not None}
-        self._rough |= found
-        self._source.strategy.tell([_result(self._configs[name], timing) for name, timing in found.items()])
-        room = min(self._workers - compiling, self._most - len(self._batch))
-        if room < 1 or time.perf_counter() > self._grows_until_s:
+        self._source.strategy.tell([_result(self._configs[name], timing) for name, timing in news.items()])
+        room = min(max(2, parallelism.count(MOST_BATCH)) - compiling, self._most - len(self._batch))
+        if room < 1 or time.perf_counter() > self._until_s:
             return []
         fresh = {name: one for name, one in (self._asked({}, room) or {}).items() if name not in self._batch}
         self._batch |= fresh
         self._configs |= fresh  # the job's
         return list(fresh)
 
-    @property
     def _patience(self) -> int:
         return max(IN_VAIN, self._trials // 2)
 
@@ -154,9 +145,7 @@ class _Batches:
         return asked
 
     def _size(self) -> int:
-        if not self._job.tunable.compiles_ahead:
-            return LEAST_BATCH
-        return max(LEAST_BATCH, min(MOST_BATCH, parallelism.count(MOST_BATCH)))
+        return max(LEAST_BATCH, parallelism.count(MOST_BATCH) if self._job.tunable.compiles_ahead else 0)
 
     def _why_stop(self, in_vain: int) -> str | None:
         if self._trials and self._left_s() <= 0:
@@ -167,7 +156,7 @@ class _Batches:
             return f"the strategy asked {IN_VAIN} times for nothing new"
         if self._trials >= MOST and (self._own or self._lead == math.inf):
             return f"{MOST} trials"
-        if self._own and self._trials - self._better_at >= self._patience:
+        if self._own and self._trials - self._better_at >= self._patience():
             return "nothing better is likely"
         return None
 
@@ -194,7 +183,6 @@ class _Batches:
                 raise
             self._message = str(error)
         finally:
-            self._rough.clear()
             self._take_in(found)
         self._source.strategy.tell([_result(config, self._known.get(name)) for name, config in self._batch.items()])
 
@@ -209,20 +197,17 @@ class _Batches:
         into, unfinished = self._outcome, found.winner is None
         news = {one.identity: one for one in found.timings}
         self._known.update({name: one for name, one in news.items() if not (unfinished and name in self._known)})
-        before, self._trials = self._trials, self._trials + len(self._batch)
+        self._trials += len(self._batch)
         into.timings = list(self._known.values())
         into.absorb(found)
         into.noise, into.unconfirmed = found.noise, found.unconfirmed
-        usable = [one for one in self._own_timings() if one.usable and one.median_us]
-        if not usable:
-            return
-        best = min(usable, key=lambda one: one.median_us or math.inf)
-        size = self._size()  # counted as if the batch had not grown
-        place = [*self._batch].index(best.identity) if best.identity in self._batch else len(self._batch)
-        trials = min(self._trials, before + size * (1 + place // size))
-        if not self._best or (best.median_us or math.inf) < self._best[-1][2]:
-            self._best.append([trials, round(time.perf_counter() - self._start, 3), best.median_us])
-        self._note(best.median_us, trials)
+        times = {one.identity: one.median_us or math.inf for one in self._own_timings() if one.usable}
+        if name := min(times, key=lambda name: times[name], default=None):
+            later = [*reversed(self._batch)].index(name) if name in self._batch else 0
+            trials = self._trials - later // self._size() * self._size()  # as if the batch had not grown
+            if not self._best or times[name] < self._best[-1][2]:
+                self._best.append([trials, round(time.perf_counter() - self._start, 3), times[name]])
+            self._note(times[name], trials)
 
     def _note(self, best: float | None, trials: int) -> None:
         if best is not None and best < GAIN * self._lead:

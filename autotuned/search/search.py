@@ -132,34 +132,31 @@ class _Search:
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
         wanted = [self._wanted(trial) for trial in self.board.open()]
-        met: list[str] = []  # since `more` was asked
+        met = set[str]()  # since `more` was asked
         slow = Waiting(self._job.tunable.name)
 
         def more() -> list[Wanted]:
             if self._sampling.is_late or self._job.more is None:
                 return []
-            found = self.board.found()
-            added = self._job.more({name: found.get(name) for name in met}, len(waiting))
-            trials = self.board.extend(added, self._guard.prepare)
-            met[:] = [self.board.identity(trial) for trial in trials if trial.error]
-            opened = [self._wanted(trial) for trial in trials if not trial.error]
-            waiting.update(one.index for one in opened)
-            wanted.extend(opened)
-            return opened
+            news = {name: timing for name, timing in self.board.found().items() if name in met}
+            met.clear()
+            added = self.board.extend(self._job.more(news, len(waiting)), self._guard.prepare)
+            opened = [trial for trial in added if trial.error is None]
+            waiting.update(trial.index for trial in opened)
+            return [self._wanted(trial) for trial in opened]
 
         def tick(one: Wanted) -> None:
             self.board.report(self.board.trial(one.index), "compiling", self._ahead.running())
             if self._job.observer is None:
-                slow.tick(self._ahead.done, len(wanted))
+                slow.tick(self._ahead.done, len(self.board.trials))
 
-        stream = self._ahead.stream(
-            list(wanted), self._sampling.deadline_s, tick, self._has_run, more if self._job.more else None
-        )
+        further = self._job.more and more
+        stream = self._ahead.stream(wanted, self._sampling.deadline_s, tick, self._has_run, further)
         with contextlib.closing(stream):
             for ready in stream:
                 waiting.discard(ready.wanted.index)
                 self._meet(ready)
-                met.append(ready.wanted.identity)
+                met.add(ready.wanted.identity)
         for index in waiting:
             self.board.trial(index).error = ""  # not tried, so omitted from the timings
 
@@ -414,8 +411,7 @@ class _Search:
     def _known_others(self) -> list[Trial]:
         """Configs measured by earlier searches and not by this one."""
         ours = {trial.index for trial in self.board.trials}
-        known = [(name, timing) for name, timing in self.board.usable() if self.board.place(name) not in ours]
-        return [self._measured(name, timing) for name, timing in known]
+        return [self._measured(name, one) for name, one in self.board.usable() if self.board.place(name) not in ours]
 
     def _overrule(self, trials: Sequence[Trial]) -> None:
         """Drop the earlier timings of configs that fail now."""
