@@ -78,6 +78,7 @@ class Server:
         self._latest: tuple[Any, Code | None] = (None, None)
         self._latest_asked: tuple[Any, Any, tuple[Any, ...], Asked | None] = (None, None, (), None)
         self._latest_found: tuple[Shelf, Variant, Asked] | None = None
+        self._latest_sized: tuple[Any, Any, tuple[dict[str, Any], tuple[int, ...]] | None] = (None, None, None)
         # While nothing that they are made of changes.
         self._latest_code: tuple[tuple[Any, ...], Code | None] = ((), None)
         self._latest_context: tuple[Any, str] = (None, "")
@@ -298,10 +299,30 @@ class Server:
 
     # -- launching -----------------------------------------------------------------------------------------------
 
-    def sized(self, call: Call, config: Any) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """All parameters of the Triton function, in order, and the sizes of the grid, asked with them if callable."""
-        everything, grid = self._tunable.everything(call, config), call.grid
-        arguments = dict(zip(self._names, map(everything.get, self._names, self._defaults)))
+    def has_blocks(self, call: Call, config: Any) -> bool:
+        """Whether a callable grid has a block, as `TunableKernel.launches`; `sized` may take what it said."""
+        try:
+            arguments = self._arguments(call, config)
+            sizes = call.grid(arguments)
+            found = tuple([size.__index__() for size in sizes])
+        except Exception:  # the launch will raise
+            return True
+        self._latest_sized = weakref.ref(call), config, (arguments, found)
+        return not (isinstance(sizes, (tuple, list)) and 1 <= len(found) <= 3 and min(found) <= 0)
+
+    def _arguments(self, call: Call, config: Any) -> dict[str, Any]:
+        everything = self._tunable.everything(call, config)
+        return dict(zip(self._names, map(everything.get, self._names, self._defaults)))
+
+    def sized(self, call: Call, config: Any, was_asked: bool = False) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """All parameters of the Triton function, in order, and the sizes of the grid, asked with them if callable.
+
+        `was_asked`: no hook ran since the call's grid was asked by `has_blocks`, if it was.
+        """
+        (of, to, known), self._latest_sized, grid = self._latest_sized, (None, None, None), call.grid
+        if was_asked and known is not None and of() is call and to is config:
+            return known
+        arguments = self._arguments(call, config)
         try:
             sizes = grid(arguments) if callable(grid) else grid
             return arguments, tuple([size.__index__() for size in sizes])
