@@ -14,7 +14,7 @@ from autotuned._startup import Frozen
 from autotuned.binaries import folders, libcuda
 from autotuned.binaries.folders import Kernel, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded
-from autotuned.binaries.variant import Code, Form, Variant, difference, form_of
+from autotuned.binaries.variant import Code, Form, Variant, difference, form_of_call
 from autotuned.configfiles import lookup, policy
 from autotuned.configfiles.entry import Entry
 from autotuned.configfiles.file import ConfigFile
@@ -132,10 +132,10 @@ class Server:
 
     def _asked_anew(self, call: Call, config: Any, code: Code) -> Asked | None:
         try:
-            special = self._specializer(code.arch).looked_up(self._tunable.everything(call, config))
+            given = self._tunable.everything(call, config)
+            form = form_of_call(self._specializer(code.arch), given, self.constexprs)
         except Exception:  # Triton's own launch refuses it, in its words
             return None
-        form = form_of(special, self.constexprs)
         return None if form is None else Asked(code, form)
 
     def specialize(self, call: Call, config: Any, arch: int) -> Specialization:
@@ -221,7 +221,7 @@ class Server:
 
     def find(self, call: Call, config: Any) -> tuple[Shelf, Variant, Asked] | None:
         """The binary for a call with a config, not yet loaded; None if none may be launched."""
-        if specialization.changes_code(self.jit) or "ir_override" in self._tunable.settings(config):
+        if specialization.changes_code(self.jit) or config.ir_override is not None or "ir_override" in config.kwargs:
             return None
         known = self._latest_found
         if known is not None and known[2] is self.asked(call, config):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from autotuned._startup import Frozen, later, once
 from autotuned.errors import EncodingError
 from autotuned.key import source
 from autotuned.triton_compat import descriptors, specialization
-from autotuned.triton_compat.specialization import NUMBERS, Specialization, options_json
+from autotuned.triton_compat.specialization import NUMBERS, Specialization, Specializer, options_json
 from autotuned.typed_json import Json, canonical, digest, digest_of_text, encode, integer, named, quoted, typed, wrong
 
 if TYPE_CHECKING:
@@ -316,6 +316,32 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
                 assumes[name] = _assumption(*map(tuple, attrs[path]))
         pairs = tuple(types.items())
         return Form(pairs, assumes, constants, _options_of(special.options)) if _are_known(pairs) else None
+    except (EncodingError, TypeError):
+        return None
+
+
+def form_of_call(specializer: Specializer, given: Mapping[str, Any], constexprs: Collection[str]) -> Form | None:
+    """`form_of` what a call is compiled for; raises what Triton raises."""
+    found = specializer.looked_up(given)
+    if found is None:
+        return form_of(specializer.of((), given), constexprs)
+    types: list[tuple[str, str]] = []
+    constants: dict[str, Json] = {}
+    assumes: dict[str, str] = {}
+    try:
+        for name, value, type_, special in found[0]:
+            if type_ != "constexpr":
+                if assumed := specializer.attrs[special]:
+                    assumes[name] = _assumption(*map(tuple, assumed))
+                types += [(name, type_)]
+            elif name in constexprs:
+                small = type(value) is int and -_SMALL < value < _SMALL
+                constants[name] = value if small or type(value) is bool else _spelled(name, value)
+                types += [(name, type_)]
+            else:
+                types += [(name, _compiled_in(name, value))]
+        pairs = tuple(types)
+        return Form(pairs, assumes, constants, _options_of(found[1])) if _are_known(pairs) else None
     except (EncodingError, TypeError):
         return None
 

@@ -59,8 +59,8 @@ class Specializer:
         self._params = [_rules(param) for param in jit.params]
         self._defaults = {param.name: param.default for param in jit.params}
         self._names = self._defaults.keys()
-        # What Triton reads off each kind of specialization; nothing where there is none, or for an integer 1.
-        self._attrs = {None: None, 1: None, "": self._backend.parse_attr(""), "D": self._backend.parse_attr("D")}
+        # What Triton assumes for each kind of specialization; nothing where there is none, or for an integer 1.
+        self.attrs = {None: None, 1: None, "": self._backend.parse_attr(""), "D": self._backend.parse_attr("D")}
         self._options: tuple[Any, dict[Any, Any]] = (None, {})  # by what was given, while nothing else changes them
 
     @cached_property
@@ -123,29 +123,21 @@ class Specializer:
         options, signature, constants, attrs = self._jit._pack_args(self._backend, given, arguments, found, options)
         return Specialization(signature, constants, attrs, options, self._arch)
 
-    def looked_up(self, kwargs: Mapping[str, Any]) -> Specialization:
-        """The same for a look-up: without empty `attrs`, and without `_pack_args`, half of a first launch's calls."""
+    def looked_up(self, kwargs: Mapping[str, Any]) -> tuple[list[tuple[str, Any, str, Any]], Any] | None:
+        """The same for a look-up, as what `_each` and Triton's options say; None if only `of` can tell.
+
+        Without `_pack_args`, half of a first launch's calls.
+        """
         import triton.knobs as knobs
 
         given = dict(kwargs)
         given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
-        signature: dict[str, Any] = {}
-        constants: dict[tuple[int, ...], Any] = {}
-        attrs: dict[tuple[int, ...], Any] = {}
         each = self._each(given)
-        for place, (name, value, type_, special) in enumerate(each or ()):
-            signature[name] = type_
-            if type_ != "constexpr":
-                if assumed := self._attrs[special]:
-                    attrs[place,] = assumed
-            elif type(special) in _PLAIN or self._is_plain(special):
-                constants[place,] = value
-            else:
-                return self.of((), kwargs)
-        options = None if each is None else self._parsed(self._rest(given))
-        if options is None:
-            return self.of((), kwargs)
-        return Specialization(signature, constants, attrs, options, self._arch)
+        if each is None:
+            return None
+        odd = [one for *_, type_, one in each if type_ == "constexpr" and type(one) not in _PLAIN]
+        options = self._parsed(self._rest(given)) if all(map(self._is_plain, odd)) else None
+        return None if options is None else (each, options)
 
     def _is_plain(self, text: Any) -> bool:
         """Whether Triton takes a constant text for no assumption: up to 3.8 it reads one in any with a "D"."""
