@@ -134,14 +134,10 @@ class Later(ModuleType):
     """
 
     _module: Any = None
-    _asked_by: Any = None  # the names of the module that asked for it
 
     def __getattr__(self, name: str) -> Any:
         if self._module is None:
             self._module = imported(self.__name__)
-            for name_here, value in list((self._asked_by or {}).items()):
-                if value is self:
-                    self._asked_by[name_here] = self._module  # so that nothing stands between from now on
         try:
             return self._module.__dict__[name]
         except KeyError:  # says what is missing
@@ -150,9 +146,7 @@ class Later(ModuleType):
 
 def later(name: str) -> Any:
     """A lazy `autotuned.<name>`, for names used only inside functions; most imports at start served only searches."""
-    made = Later(f"autotuned.{name}")
-    made._asked_by = sys._getframe(1).f_globals
-    return made
+    return Later(f"autotuned.{name}")
 
 
 if not TYPE_CHECKING:

@@ -118,15 +118,6 @@ def test_what_is_asked_for_is_the_modules_own_at_that_moment(monkeypatch):
         module.nothing
 
 
-asked_here = later("triton_compat.ttir")
-
-
-def test_nothing_stands_before_a_module_once_it_is_imported():
-    lazy = asked_here
-    assert lazy.access is ttir.access and asked_here is ttir
-    assert lazy.access is ttir.access  # for whoever has it by another name
-
-
 def test_a_module_that_another_thread_is_importing_is_waited_for(tmp_path, monkeypatch):
     (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(0.3)\ndone = True\n")
     monkeypatch.setattr(autotuned, "__path__", [*autotuned.__path__, str(tmp_path)])

@@ -78,7 +78,6 @@ class Server:
         self._latest: tuple[Any, Code | None] = (None, None)
         self._latest_asked: tuple[Any, Any, tuple[Any, ...], Asked | None] = (None, None, (), None)
         self._latest_found: tuple[Shelf, Variant, Asked] | None = None
-        self._latest_sized: tuple[Any, Any, tuple[dict[str, Any], tuple[int, ...]] | None] = (None, None, None)
         # While nothing that they are made of changes.
         self._latest_code: tuple[tuple[Any, ...], Code | None] = ((), None)
         self._latest_context: tuple[Any, str] = (None, "")
@@ -307,7 +306,7 @@ class Server:
             found = tuple([size.__index__() for size in sizes])
         except Exception:  # the launch will raise
             return True
-        self._latest_sized = weakref.ref(call), config, (arguments, found)
+        vars(call)["sized"] = config, (arguments, found)  # which hold the call's tensors, and go with it
         return not (isinstance(sizes, (tuple, list)) and 1 <= len(found) <= 3 and min(found) <= 0)
 
     def _arguments(self, call: Call, config: Any) -> dict[str, Any]:
@@ -319,10 +318,11 @@ class Server:
 
         `was_asked`: no hook ran since the call's grid was asked by `has_blocks`, if it was.
         """
-        (of, to, known), self._latest_sized, grid = self._latest_sized, (None, None, None), call.grid
-        if was_asked and known is not None and of() is call and to is config:
-            return known
-        arguments = self._arguments(call, config)
+        to, known = vars(call).pop("sized", (None, None))
+        if was_asked and known is not None and to is config:
+            found: tuple[dict[str, Any], tuple[int, ...]] = known
+            return found
+        arguments, grid = self._arguments(call, config), call.grid
         try:
             sizes = grid(arguments) if callable(grid) else grid
             return arguments, tuple([size.__index__() for size in sizes])
