@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import triton
+from counted import profiled
 from served_binaries import call, compiled_by_triton, fresh
 
 import autotuned
@@ -29,6 +30,19 @@ def test_a_second_process_compiles_nothing_and_hashes_nothing(second, library):
     assert library.loads == ["add", "add"]
     assert [launch.grid for launch in library.launches] == [(4, 1, 1)] * 4
     assert second.cache_info().hits == 2 and second.cache_info().searches == 0
+
+
+def test_the_first_call_of_a_shape_takes_few_calls_of_functions(second):
+    """After the first of its kernel, as most are at the start of a program."""
+    call(second, 96)
+    taken = 0
+
+    def note(frame, event, argument):
+        nonlocal taken
+        taken += event in ("call", "c_call")
+
+    profiled(lambda: call(second, 100), note)
+    assert 300 < taken < 1000  # 925, with the load
 
 
 def test_a_call_that_nobody_foresaw_gets_the_generic_binary(second, library):
