@@ -109,9 +109,14 @@ class Duel:
         """Whether samples are as where others use the device: then only the fastest are believed, which load leaves as
         they are, and the two places that differ most are left out.
         """
-        return self.is_fought and (
-            max(map(self._middle, range(2))) > NOISY or min(map(self._slowed, range(2))) > SLOWED
-        )
+        spread, slowed = map(self._middle, range(2)), map(self._slowed, range(2))
+        return self.is_fought and (max(spread) > NOISY or min(slowed) > SLOWED or self._leads_differ)
+
+    @property
+    def _leads_differ(self) -> bool:
+        """Whether the lead at some place is so far from the others' that load slowed all samples of one of the two."""
+        leads = [math.log(duel.untuned.median_us / duel.best.median_us) for duel in self._all if duel.is_fought]
+        return max(abs(lead - statistics.median(leads)) for lead in leads) > math.log(SLOW)
 
     def _slowed(self, which: int) -> float:
         """Share of the samples of one of the two that took far longer than its fastest at the place."""

@@ -87,6 +87,17 @@ def test_the_fastest_samples_tell_two_configs_apart_that_medians_and_centers_do_
 
 
 @pytest.mark.parametrize("count", [12, 40, 240])
+def test_samples_that_no_launch_can_have_taken_tell_nothing(count: int) -> None:
+    for seed in range(40):
+        true, chance = beside(count, 0.0, seed)[0], random.Random(seed)
+        extra = [100 * chance.uniform(0.5, 0.85) for _ in range(max(1, count // 50))]
+        with_extra = trial(0, *true.samples_us, *extra)
+        assert with_extra.fast_us == pytest.approx(true.fast_us, rel=1e-9)
+        assert with_extra.fast_error == pytest.approx(true.fast_error, rel=1e-9)
+    assert trial(0, 50.0, 100.0, 100.0).fast_us == 50.0, "of three samples each may be right"
+
+
+@pytest.mark.parametrize("count", [12, 40, 240])
 def test_the_error_of_the_fastest_samples_is_what_they_vary_by(count: int) -> None:
     found = [beside(count, 0.0, seed)[0] for seed in range(80)]
     center = sum(one.fast_us for one in found) / len(found)
@@ -143,7 +154,7 @@ def test_a_last_comparison_that_by_chance_says_less_than_the_race_confirms_it_an
 
 
 def recorded() -> list[tuple[list[Trial], duels.Duel | None]]:
-    """Races beside another user of a GPU, and the last comparisons that followed: 14 kept the untuned config."""
+    """Races beside another user of a GPU, and the last comparisons that followed: 15 kept the untuned config."""
     found = []
     for search in json.loads(gzip.decompress((DATA / "beside-load.json.gz").read_bytes()))["searches"]:
         trials = [replace(trial(one["index"], *one["us"]), leader_us=one["leader_us"]) for one in search["trials"]]
@@ -155,7 +166,7 @@ def recorded() -> list[tuple[list[Trial], duels.Duel | None]]:
 
 
 def test_a_config_that_is_5_percent_faster_beat_the_untuned_one_in_searches_beside_load_on_a_gpu() -> None:
-    """A burst had slowed all of one place in eight, and six had called the two a tie for all that was known."""
+    """A burst had slowed one of the two, or both, at a place in nine, and six had called the two a tie for all that was known."""
     kinds = []
     for trials, duel in recorded():
         [untuned] = [one for one in trials if one.index == 0]
@@ -163,7 +174,7 @@ def test_a_config_that_is_5_percent_faster_beat_the_untuned_one_in_searches_besi
         assert ahead is not None and ahead.index == 6
         kinds.append(best.index)
         assert duel is None or duel.is_won
-    assert sorted(kinds) == [0] * 6 + [6] * 12
+    assert sorted(kinds) == [0] * 6 + [6] * 13
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "add"])
