@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -122,12 +122,10 @@ def _outside(jit: Any, all_values: bool) -> list[Any] | None:
     return functions if all(map(_is_function, functions)) else None
 
 
-def _values(names: set[str], scope: Mapping[str, Any]) -> Iterator[Any]:
+def _values(names: set[str], scope: Mapping[str, Any]) -> list[Any]:
     """What these names stand for, without what Triton passes over."""
-    for name in names & scope.keys():
-        value = scope[name]
-        if value is not None and not getattr(value, "__triton_builtin__", False):
-            yield value
+    values = [scope[name] for name in names & scope.keys()]
+    return [value for value in values if value is not None and not getattr(value, "__triton_builtin__", False)]
 
 
 def _is_harmless(value: Any) -> bool:

@@ -14,6 +14,7 @@ from fakes import form, make_key
 from shipped import LARGE, SMALL, find, write
 from stored import config_of, lines
 
+from autotuned import disk
 from autotuned.configfiles import file, lazy, lookup
 from autotuned.configfiles.file import ConfigFile, Entry, split_context
 from autotuned.errors import ConfigFileError
@@ -149,6 +150,26 @@ def test_rules_are_checked_when_they_are_asked_for() -> None:
     found, faults = lazy.read_lazily(text, "k.json")
     assert found is not None and found.in_all_contexts(make_key(1).call) and not faults
     assert not found.rules and "The rule is left out" in str(faults[0])
+
+
+def test_a_line_that_is_no_json_is_named_once_its_call_finds_nothing(tmp_path: Path, caplog: Any) -> None:
+    path = write(tmp_path, *((make_key(n), LARGE) for n in range(10, 20)))
+    path.write_text(path.read_text().replace('"n": 14}}, "conditions": ', '"n": 14}}, "conditions" '))
+    lookup.register_configs(tmp_path)
+    assert [config_of(find(make_key(n))) for n in (10, 13, 15)] == [LARGE] * 3
+    assert lines(caplog) == []
+    assert find(make_key(14)) is None
+    assert [line for line in lines(caplog) if "The line is left out" in line]
+    assert [config_of(find(make_key(n))) for n in (10, 13, 15)] == [LARGE] * 3
+
+
+def test_a_call_parses_its_own_line_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, *((make_key(n), LARGE) for n in range(100, 200)))
+    lookup.register_configs(tmp_path)
+    parsed, parse = list[str](), disk.parse_trusting
+    monkeypatch.setattr(disk, "parse_trusting", lambda text: parsed.append(text) or parse(text))
+    assert config_of(find(make_key(150))) == LARGE
+    assert 0 < sum(map(len, parsed)) < path.stat().st_size / 20  # head, context, the last entry and this one
 
 
 def test_a_call_checks_its_own_entry_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
