@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from autotuned.search import benchmark, failures, placements, race
+from autotuned.search import benchmark, failures, race
 from autotuned.search import duel as duels
 from autotuned.search.job import Job, Noise
+from autotuned.search.safety import placements
 from autotuned.search.safety.protection import Guard
 from autotuned.search.timers import AnswerError, GivenTimer
 from autotuned.search.trial import Track, Trial, check_samples, nothing
