@@ -18,6 +18,7 @@ import autotuned
 from autotuned import FixedLaunches, autotune
 from autotuned.distributed import agreement
 from autotuned.errors import AutotunedError
+from autotuned.search import timers
 from autotuned.store import listing
 
 RANK, SIZE, PORT = map(int, sys.argv[1:4])
@@ -48,7 +49,16 @@ def body(x, *, step, rank=0):
         raise ValueError(f"fails on rank {play.rank}")
     if play.asked.get("communicates"):
         play.meet()
-        time.sleep(2e-2 * (1 + abs(step - play.best)) * (1 + 0.1 * play.rank))
+
+
+def told_us(call):
+    """What a launch takes on this rank, by its own words: the clock of a busy machine says anything."""
+    call()
+    play = STATE.play
+    return 2e4 * (1 + abs(launched[-1] - play.best)) * (1 + 0.1 * play.rank)
+
+
+timers.host_us = told_us
 
 
 class Play:
