@@ -22,7 +22,7 @@ from autotuned.dropin.stock_tuner import keeping
 from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import exact, source
 from autotuned.search import failures
-from autotuned.triton_compat import compiled, fingerprint, launcher, specialization
+from autotuned.triton_compat import compiled, fingerprint, globals_used, launcher, specialization
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization
 from autotuned.typed_json import Json, canonical, digest
@@ -77,7 +77,7 @@ class Kept:
 
     def _made(self, wanted: Wanted | None, src: Any, **more: Any) -> Any:
         """Triton's kernel: what is kept under a code is compiled from that code, and not what Triton's cache has."""
-        with specialization.cached_as(src, wanted.digest) if wanted is not None else nullcontext():
+        with globals_used.cached_as(src, wanted.digest) if wanted is not None else nullcontext():
             return self._original(src, **more)
 
     def _compiled(self, wanted: Wanted | None, compile_: Callable[[], Any]) -> Any:

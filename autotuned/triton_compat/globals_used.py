@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -46,6 +48,24 @@ def is_hashed_whole(source: Any) -> bool:
     plain = all(value is None or type(value) in (bool, int, float) for value in source.constants.values())
     functions = _reached(source.fn, all_values=True) if plain else None
     return functions is not None and _are_hashes_of_now(functions)
+
+
+@contextmanager
+def cached_as(source: Any, code: str) -> Iterator[None]:
+    """While a source compiles: find nothing else in Triton's cache for it, where Triton's hash does not say it all.
+
+    Args:
+        code: Text of what it is compiled from, as its binary is kept under.
+    """
+    if is_hashed_whole(source):
+        yield
+        return
+    own = source.hash
+    source.hash = lambda: hashlib.sha256(f"{own()} {code}".encode("utf-8", "surrogatepass")).hexdigest()
+    try:
+        yield
+    finally:
+        del source.hash
 
 
 def _are_hashes_of_now(functions: list[Any]) -> bool:

@@ -6,8 +6,7 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -277,26 +276,8 @@ def compile_(jit: Any, special: Specialization, code: str) -> Any:
     import triton
 
     source = _source(jit, special)
-    with cached_as(source, code):
+    with globals_used.cached_as(source, code):
         return triton.compile(source, target=target(special.arch), options=dict(vars(special.options)))
-
-
-@contextmanager
-def cached_as(source: Any, code: str) -> Iterator[None]:
-    """While a source compiles: find nothing else in Triton's cache for it, where Triton's hash does not say it all.
-
-    Args:
-        code: Text of what it is compiled from, as its binary is kept under.
-    """
-    if globals_used.is_hashed_whole(source):
-        yield
-        return
-    own = source.hash
-    source.hash = lambda: hashlib.sha256(f"{own()} {code}".encode("utf-8", "surrogatepass")).hexdigest()
-    try:
-        yield
-    finally:
-        del source.hash
 
 
 def _source(jit: Any, special: Specialization) -> Any:
