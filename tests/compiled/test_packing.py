@@ -152,7 +152,7 @@ PAIRS = [
     ("none", "float16"),
     ("uint64", "none"),
     ("int64", "pointer"),
-    ("bool", "int8"),
+    ("int1", "int8"),
 ]
 GRIDS = {
     "tuple": (2,), "list": [1, 2], "empty": (4, 0), "numpy": (numpy.int64(3), True), "objects": [Indexed(3), Indexed(2)],

@@ -4,8 +4,11 @@ import os
 from pathlib import Path
 
 import fake_cuda
+import kept_stages
 import pytest
 
+from autotuned.binaries import libcuda
+from autotuned.errors import BinaryError
 from autotuned.offline.workers import compile_pool
 from autotuned.store import records
 
@@ -14,6 +17,21 @@ from autotuned.store import records
 def pretended_session(tmp_path_factory):
     """Binaries of this session only, and a driver left in place: compiled kernels unload with it at the very end."""
     fake_cuda.begin_session(tmp_path_factory)
+    _look_for_the_driver_once()
+    kept_stages.install(Path(os.environ["TRITON_CACHE_DIR"]) / "stages")
+
+
+def _look_for_the_driver_once():
+    """Where there is none: the linker would go through its folders at each miss, a tenth of what one takes."""
+    try:
+        libcuda._library()
+    except BinaryError as error:
+        text = str(error)
+
+        def none():
+            raise BinaryError(text, path="")
+
+        libcuda._library = none
 
 
 @pytest.fixture(scope="session")
