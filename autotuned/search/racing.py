@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from autotuned.search import benchmark, failures, placements, race, rounds
+from autotuned.search import benchmark, failures, placements, race
+from autotuned.search import duel as duels
 from autotuned.search.job import Job, Noise
 from autotuned.search.safety.protection import Guard
 from autotuned.search.timers import AnswerError, GivenTimer
-from autotuned.search.trial import Trial, check_samples
+from autotuned.search.trial import Track, Trial, check_samples, nothing
 from autotuned.search.trials import Board
 from autotuned.store import locks
 from autotuned.store.record import Quality
@@ -173,7 +174,7 @@ class Racing:
             self._race_again(racing, time.monotonic() - start)
         self._sampling.take_back(self._board.open())
 
-    def _race(self, trials: Sequence[Trial], track: rounds.Track, random_seed: int = 0) -> bool:
+    def _race(self, trials: Sequence[Trial], track: Track, random_seed: int = 0) -> bool:
         return race.race(trials, track, random_seed, self._board.untuned, self._job.all_stay)
 
     def _race_again(self, racing: Sequence[Trial], took_s: float) -> None:
@@ -231,10 +232,8 @@ class Racing:
         with self._catching(trial):
             self._sampling.take(trial, count, late)
 
-    def _track(self, examine: Callable[[Sequence[Trial]], None] = rounds.nothing) -> rounds.Track:
-        return rounds.Track(
-            self._turn, self._tell, partial(self._in_time, examine), self._ran_well, drifts=not self._is_given
-        )
+    def _track(self, examine: Callable[[Sequence[Trial]], None] = nothing) -> Track:
+        return Track(self._turn, self._tell, partial(self._in_time, examine), self._ran_well, drifts=not self._is_given)
 
     def _in_time(self, examine: Callable[[Sequence[Trial]], None], survivors: Sequence[Trial]) -> None:
         """Check the survivors, unless the deadline has passed: then only the winner is checked."""
@@ -269,12 +268,14 @@ class Racing:
     # -- the winner ----------------------------------------------------------------------------------------------
 
     def winner(self, ran: Sequence[Trial]) -> tuple[Trial, Quality]:
-        """The trial to use, and the quality of the choice."""
+        """The trial to use unless the last comparison decides otherwise, and the quality of the choice."""
         untuned = self._board.untuned
         if untuned is None:
             untuned = next((one for one in ran if self._board.identity(one) == self._job.untuned), None)
         index = untuned.index if untuned is not None else None
-        return race.winner(ran, self._job.timer.resolution_us, self.steady, index)
+        best, quality = race.winner(ran, self._job.timer.resolution_us, self.steady, index)
+        ahead = race.contender(ran, best) if best is untuned else None
+        return (ahead, quality) if ahead is not None and self.may_duel(ahead) else (best, quality)
 
     def may_duel(self, best: Trial) -> bool:
         """Whether there is an untuned config to compare the best with."""
@@ -282,17 +283,17 @@ class Racing:
         same = untuned is None or untuned is best or bool(untuned.error)
         return not (same or self._is_given)
 
-    def duel(self, best: Trial, untuned: Trial) -> race.Duel:
+    def duel(self, best: Trial, untuned: Trial) -> duels.Duel:
         """Compare the best with the untuned config, within the whole budget; where that is close, elsewhere too."""
         self._board.report(best, "sampling")
         self._sampling.use_all()
         # Untold: records keep the race's samples.
-        track = rounds.Track(partial(self._turn, tells=False), recovers=self._ran_well)
-        duel = race.duel(best, untuned, track, race.DUEL_ROUND)
+        track = Track(partial(self._turn, tells=False), recovers=self._ran_well)
+        duel = duels.fight(best, untuned, track, duels.ROUND)
         if duel.is_close and self._may_move(best, untuned):
             duel = self._elsewhere(duel, track)
         if not duel.elsewhere:
-            duel = race.duel(best, untuned, track, before=duel)
+            duel = duels.fight(best, untuned, track, before=duel)
         for trial, fresh in ((best, duel.best), (untuned, duel.untuned)):
             trial.error = trial.error or fresh.error
         self._board.forgive(best, untuned)
@@ -304,17 +305,17 @@ class Racing:
         plain = job.timer.overlaps and job.objective == "kernel" and job.hooks.after is None
         return plain and not any(map(self._board.is_hooked, trials))
 
-    def _elsewhere(self, duel: race.Duel, track: rounds.Track) -> race.Duel:
+    def _elsewhere(self, duel: duels.Duel, track: Track) -> duels.Duel:
         """Go on with copies of the tensors, again as long as it is not sure and takes a small part of the search."""
         written, start = {*self._guard.written, *self._job.zero}, time.monotonic()
-        places = placements.elsewhere(self._job.call, written, race.PLACES)  # alive together: each elsewhere
-        others = [race.Duel(self._moved(duel.best, place), self._moved(duel.untuned, place)) for place in places]
-        most, taken, end = 0, 0, start + race.DUEL_SHARE * (start - self._sampling.start_s)
+        places = placements.elsewhere(self._job.call, written, duels.PLACES)  # alive together: each elsewhere
+        others = [duels.Duel(self._moved(duel.best, place), self._moved(duel.untuned, place)) for place in places]
+        most, taken, end = 0, 0, start + duels.SHARE * (start - self._sampling.start_s)
         while others and not (duel.elsewhere and duel.is_sure):
             began, before, most = time.monotonic(), taken, most + race.FIRST_SAMPLES
             if duel.elsewhere:
-                here = race.DUEL_ROUND - race.FIRST_SAMPLES + most
-                duel = race.duel(duel.best, duel.untuned, track, here, duel, exactly=True)
+                here = duels.ROUND - race.FIRST_SAMPLES + most
+                duel = duels.fight(duel.best, duel.untuned, track, here, duel, exactly=True)
             others = list(self._fought(others, track, most))
             steady = all(one.steady for one in (duel, *others))
             duel, taken = replace(duel, steady=steady, elsewhere=tuple(others)), sum(map(_samples, others))
@@ -323,10 +324,10 @@ class Racing:
                 break
         return duel
 
-    def _fought(self, duels: Sequence[race.Duel], track: rounds.Track, most: int) -> Iterator[race.Duel]:
+    def _fought(self, each: Sequence[duels.Duel], track: Track, most: int) -> Iterator[duels.Duel]:
         """Duels on copies with more samples, up to the first that fails."""
-        for duel in duels:
-            other = race.duel(duel.best, duel.untuned, track, most, duel, exactly=True)
+        for duel in each:
+            other = duels.fight(duel.best, duel.untuned, track, most, duel, exactly=True)
             failed = duel.best.error or duel.untuned.error
             self._board.forgive(duel.best, duel.untuned)
             if failed or not other.is_fought:
@@ -342,7 +343,7 @@ class Racing:
         return replace(made, launches=trial.launches)
 
 
-def _samples(duel: race.Duel) -> int:
+def _samples(duel: duels.Duel) -> int:
     return len(duel.best.samples_us)
 
 

@@ -1,16 +1,21 @@
-"""A config with its samples in a search, and the times and errors that configs are compared by, also under load."""
+"""Configs with their samples: what they are compared by, also under load, and the rounds in which they take turns."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
+import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 NOISE_FLOOR = 0.003  # smallest relative spread that is believed
 FAST = 1 / 3  # share of the samples that are believed where others use the device
+# Nor are those so much faster than these: beside load 0.2% of an rmsnorm's samples and 2.5% of an addition's take a
+# tenth to a half less than the launch takes alone (H200).
+TOO_FAST = 0.9
 CUT = 1.5  # standard deviations from the median to which samples are cut in `center_us`
 
 
@@ -59,15 +64,22 @@ class Trial:
     @property
     def fast_error(self) -> float:
         """Relative standard error of `fast_us`, that of a trimmed mean: samples are cut to the slowest of these."""
-        fast, slower = self._fast, len(self.samples_us) - len(self._fast)
-        most_us, count = fast[-1], len(self.samples_us)
+        fast, count = self._fast, len(self._believed)
+        most_us, slower = fast[-1], count - len(fast)
         mean_us = (sum(fast) + slower * most_us) / count
         squares = sum((us - mean_us) ** 2 for us in fast) + slower * (most_us - mean_us) ** 2
         return max(math.sqrt(squares) / len(fast) / self.fast_us, NOISE_FLOOR / math.sqrt(count))
 
     @property
     def _fast(self) -> list[float]:
-        return sorted(self.samples_us)[: max(1, int(FAST * len(self.samples_us)))]
+        return self._believed[: _third(self._believed)]
+
+    @property
+    def _believed(self) -> list[float]:
+        """All but what no launch can have taken, the fastest first."""
+        ordered = sorted(self.samples_us)
+        least_us = TOO_FAST * ordered[_third(ordered) // 2]
+        return [us for us in ordered if us >= least_us]
 
     @property
     def relative_error(self) -> float:
@@ -97,6 +109,10 @@ def median(values: Sequence[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
+def _third(ordered: Sequence[float]) -> int:
+    return max(1, int(FAST * len(ordered)))
+
+
 def relative(trials: Sequence[Trial], time_us: Callable[[Trial], float]) -> list[float]:
     """All samples, each over its trial's time."""
     times_us = [(one, time_us(one)) for one in trials]
@@ -118,8 +134,6 @@ def check_samples(samples_us: Sequence[float]) -> None:
 
 ENOUGH = 12  # samples that tell whether they spread as beside load
 LOAD = 0.08  # relative; where the middle 60% of the samples spread over more, others use the device
-# Places differ if their leads spread by more than chance lets them in all but about 3 of 100 cases.
-CHANCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -148,27 +162,218 @@ def scale(trials: Sequence[Trial], calm: Scale = CENTER) -> Scale:
     return FASTEST if are_loaded(trials) else calm
 
 
+# -- rounds ------------------------------------------------------------------------------------------------------------
+
+TOGETHER = 16  # samples per wait for the device, if fewer configs are left
+# A round during which the device's clocks were held down is repeated, at most this often in a race; after that the race
+# goes on and its result is noisy. Undetected changes are removed by `Drift`.
+DISTURBED_ROUNDS = 4
+
+
+def nothing(trials: Sequence[Trial]) -> None:
+    """Default callback."""
+
+
 @dataclass(frozen=True)
-class Lead:
-    """Logarithm of the untuned config's time over the best's, and its standard error."""
+class Track:
+    """How a race takes its samples."""
 
+    # Appends one sample to each trial, in this order, or sets its `error`; skips trials with an error. A trial may be
+    # listed several times.
+    sample: Callable[[Sequence[Trial]], None]
+    measured: Callable[[Sequence[Trial]], None] = nothing  # called with the trials after each round
+    examine: Callable[[Sequence[Trial]], None] = nothing  # called with the survivors of the first samples
+    recovers: Callable[[], bool] = lambda: True  # after each round: whether the device ran well; if not, pauses first
+    drifts: bool = True  # whether samples are listed in the order they were taken, so that drift can be removed
+
+
+class Rounds:
+    """Rounds of a race: each samples its trials in random order, several times if they are few.
+
+    `left` counts the disturbed rounds that may still be thrown away.
+    """
+
+    def __init__(self, track: Track, shuffle: random.Random) -> None:
+        self._track, self._shuffle = track, shuffle
+        self._drift = Drift()
+        self.left = DISTURBED_ROUNDS  # disturbed rounds that may still be thrown away
+
+    def run(self, trials: Sequence[Trial], count: int) -> bool:
+        """Take `count` samples of each; False if none came: out of time, or the timer gives one answer only."""
+        before = [len(trial.samples_us) for trial in trials]
+        while trials:
+            turns = self._turns(trials, count)
+            if not self.left or self._track.recovers():
+                break
+            self.left -= 1
+            if self.left:
+                self._drift.drop(turns)
+                for trial, length in zip(trials, before):
+                    del trial.samples_us[length:]
+        self._drift.take_out()
+        self._track.measured(trials)
+        return any(len(trial.samples_us) > length for trial, length in zip(trials, before))
+
+    def _turns(self, trials: Sequence[Trial], count: int) -> int:
+        """Sample each `count` times, or until nothing comes; returns how many turns were noted."""
+        noted, passes = self._drift.count, max(1, TOGETHER // len(trials))
+        while count > 0:
+            order = [trial for _ in range(min(count, passes)) for trial in self._shuffled(trials)]
+            before = {trial.index: len(trial.samples_us) for trial in trials}
+            self._track.sample(order)
+            count -= passes
+            if all(len(trial.samples_us) == before[trial.index] for trial in trials):
+                break
+            if self._track.drifts:
+                self._drift.note(order, before)
+        return self._drift.count - noted
+
+    def _shuffled(self, trials: Sequence[Trial]) -> list[Trial]:
+        order = list(trials)
+        self._shuffle.shuffle(order)
+        return order
+
+
+# -- what changes for all alike: clocks, heat, other users of the device ----------------------------------------------
+
+# Passes of the fit: many for the first, few for later ones, which start from it.
+FIRST_PASSES, PASSES, SETTLED = 30, 4, 1e-4
+WORTH = 1e-3  # smallest relative noise that is believed
+CERTAIN = 2.5  # times what noise explains; below it samples stay as measured
+LEAST_OF_A_LINE = 6  # samples; a shorter turn gets a constant level
+LOADED = 0.05  # relative; if the middle 60% of what is left spreads over more, others use the device
+FITTED_TURNS = 32  # the latest; older turns stay as they are
+
+
+class _Sample(NamedTuple):
+    trial: Trial
+    at: int  # index in the trial's samples
+    place: int  # index in the turn
     log: float
-    error: float
+    trip: int  # number of the call of `note`
 
 
-def mean_lead(leads: Sequence[Lead]) -> Lead:
-    """Mean of leads, each weighed by its error, and by how much they differ besides (DerSimonian and Laird, 1986)."""
-    mean = weighed(leads)
-    weights, free = [1 / lead.error**2 for lead in leads], len(leads) - 1
-    apart = math.fsum(weight * (lead.log - mean.log) ** 2 for weight, lead in zip(weights, leads))
-    if not free or apart <= free + CHANCE * math.sqrt(2 * free):
-        return mean
-    between = (apart - free) / (math.fsum(weights) - math.fsum(weight**2 for weight in weights) / math.fsum(weights))
-    return weighed([Lead(lead.log, math.hypot(lead.error, math.sqrt(between))) for lead in leads])
+class Drift:
+    """The samples of a race, turn by turn, and the removal of what changes for all configs alike.
+
+    Each turn samples every remaining config equally often, in random order. Within a turn times may drift linearly,
+    between turns arbitrarily. In logarithms: sample = config's time + turn's line + noise.
+    """
+
+    def __init__(self) -> None:
+        self._turns: list[list[_Sample]] = []
+        self._times: dict[int, float] = {}  # logarithm of each config's time, by index
+        self._base: float | None = None  # the common level after correction
+        self._trips = 0
+        self._shows = False  # whether drift was detected
+
+    def note(self, order: Sequence[Trial], before: Mapping[int, int]) -> None:
+        """Add a turn: the order of samples, and how many each trial had before, by index."""
+        at, size = dict(before), len(before)
+        parts = -(-len(order) // (size * -(-LEAST_OF_A_LINE // size)))
+        turns: list[list[_Sample]] = [[] for _ in range(parts)]
+        for place, trial in enumerate(order):
+            if at[trial.index] < len(trial.samples_us):
+                turn = turns[place * parts // len(order)]
+                log = math.log(trial.samples_us[at[trial.index]])
+                turn.append(_Sample(trial, at[trial.index], place, log, self._trips))
+                at[trial.index] += 1
+        self._turns += [turn for turn in turns if turn]
+        self._trips += 1
+
+    def drop(self, count: int) -> None:
+        """Forget the last turns, which are measured again."""
+        del self._turns[len(self._turns) - count :]
+
+    @property
+    def count(self) -> int:
+        """Number of turns."""
+        return len(self._turns)
+
+    def take_out(self) -> None:
+        """Rewrite all samples as if nothing had drifted, if something has."""
+        if not self._turns:
+            return
+        levels = self._fit()
+        if self._base is None:
+            self._base = median([level for line in levels for level in line])
+        self._shows = self._shows or self._changed(levels)
+        if self._shows and not self._is_loaded():
+            for turn, line in zip(self._turns, levels):
+                self._rewrite(turn, line)
+        del self._turns[: max(0, len(self._turns) - FITTED_TURNS)]
+
+    def _rewrite(self, turn: Sequence[_Sample], levels: Sequence[float]) -> None:
+        """Remove the turn's line, and scale the residual by the noise that the fit took."""
+        taken = 1 if len(turn) < LEAST_OF_A_LINE else 2
+        larger = math.sqrt(len(turn) / (len(turn) - taken)) if len(turn) > taken else 1.0
+        for sample, level in zip(turn, levels):
+            if sample.trial.leader_us is None:
+                time = self._times[sample.trial.index]
+                noise = sample.log - level - time
+                sample.trial.samples_us[sample.at] = math.exp(time + larger * noise + (self._base or 0.0))
+
+    def _is_loaded(self) -> bool:
+        """Whether times spread as where others use the device.
+
+        That comes and goes within a few samples: the level of a turn would be that of the load, and would make of what
+        was measured meanwhile samples that are faster than any.
+        """
+        apart: list[float] = []
+        for _, samples in itertools.groupby(itertools.chain(*self._turns), operator.attrgetter("trip")):
+            points = [(one.place, one.log - self._times[one.trial.index]) for one in samples]
+            if len(points) > LEAST_OF_A_LINE:
+                offset, slope = line(points)
+                apart += [value - offset - slope * place for place, value in points]
+        apart.sort()
+        return bool(apart) and apart[int(0.8 * len(apart))] - apart[int(0.2 * len(apart))] > LOADED
+
+    def _changed(self, levels: Sequence[Sequence[float]]) -> bool:
+        """Whether turns differ by more than their noise."""
+        found = [(median(line), len(line)) for line in levels if len(line) > 1]
+        noise = [abs(sample.log - level - self._times[sample.trial.index])
+                 for turn, line in zip(self._turns, levels) if len(turn) > 1
+                 for sample, level in zip(turn, line)]  # fmt: skip
+        if len(found) < 2:
+            return False
+        size = min(count for _, count in found)
+        expected = max(1.25 * 1.4826 * median(noise) * math.sqrt(2), WORTH) / math.sqrt(size)
+        middle = median([level for level, _ in found])
+        spread = 1.4826 * median([abs(level - middle) for level, _ in found])
+        third = max(1, len(found) // 3)
+        ends = median([level for level, _ in found[-third:]]) - median([level for level, _ in found[:third]])
+        return spread > CERTAIN * expected or abs(ends) > CERTAIN * 2 * expected / math.sqrt(third)
+
+    def _fit(self) -> list[list[float]]:
+        """The level of each sample: fit configs' times and turns' lines in turn."""
+        levels = [self._line(turn) for turn in self._turns]
+        for _ in range(PASSES if self._times else FIRST_PASSES):
+            before, self._times = self._times, self._medians(levels)
+            levels = [self._line(turn) for turn in self._turns]
+            if before and all(abs(time - before.get(index, math.inf)) < SETTLED for index, time in self._times.items()):
+                break
+        return levels
+
+    def _medians(self, levels: Sequence[Sequence[float]]) -> dict[int, float]:
+        found: dict[int, list[float]] = {}
+        for turn, line in zip(self._turns, levels):
+            for sample, level in zip(turn, line):
+                found.setdefault(sample.trial.index, []).append(sample.log - level)
+        return {index: median(values) for index, values in found.items()}
+
+    def _line(self, turn: Sequence[_Sample]) -> list[float]:
+        """Levels of a turn, fitted to the configs whose time is known."""
+        known = [(one.place, one.log - self._times[one.trial.index]) for one in turn if one.trial.index in self._times]
+        offset, slope = line(known) if known else (0.0, 0.0)
+        return [offset + slope * one.place for one in turn]
 
 
-def weighed(leads: Sequence[Lead]) -> Lead:
-    """Mean of leads of one place, which differ by chance alone."""
-    weights = [1 / lead.error**2 for lead in leads]
-    total = math.fsum(weights)
-    return Lead(math.fsum(weight * lead.log for weight, lead in zip(weights, leads)) / total, 1 / math.sqrt(total))
+def line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Offset and slope of a line robust to outliers: from the medians of the outer thirds."""
+    third = len(points) // 3
+    if len(points) < LEAST_OF_A_LINE:
+        return median([value for _, value in points]), 0.0
+    first, last = points[:third], points[-third:]
+    run = median([place for place, _ in last]) - median([place for place, _ in first])
+    slope = (median([value for _, value in last]) - median([value for _, value in first])) / run
+    return median([value - slope * place for place, value in points]), slope

@@ -1,20 +1,24 @@
-"""The trials of a search: which are open, which share a binary, what is known of each."""
+"""The trials of a search: which are open, which share a binary, what is known of each, what a whole call of one is."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from autotuned.launch import bound, direct
+from autotuned.launch.bound import Bound, Prologue
 from autotuned.search import failures
 from autotuned.search.exclusions import Lifetime, Reason
 from autotuned.search.job import Job, Progress
 from autotuned.search.trial import Trial
-from autotuned.search.whole_call import WholeCall
 from autotuned.store.conditions import Checked, with_verdicts
 from autotuned.store.record import Timing
+from autotuned.triton_compat import compiled
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call
+from autotuned.tunable.kernel import TunableKernel
 
 log = logging.getLogger("autotuned")
 
@@ -250,3 +254,36 @@ class Board:
             self.label(lead) if lead else None, lead.median_us if lead else None, stage, self.identity(trial),
             compiling or {},
         ))  # fmt: skip
+
+
+class WholeCall:
+    """What `objective="call"` times, one call as a program makes it: zeroing, the hook, a launch without a look-up.
+
+    The first call goes through Triton, later ones launch directly if possible.
+    """
+
+    def __init__(self, job: Job, config: Any) -> None:
+        self._job, self._config = job, config
+        self._names, self._values = tuple(job.call.arguments), tuple(job.call.arguments.values())
+        needs = job.zero or config.pre_hook is not None
+        self._before = Prologue(job.tunable.name, config, self._names, job.zero) if needs else None
+        self._bound: Bound | None = None
+
+    def __call__(self) -> Any:
+        """Make one call."""
+        if self._bound is not None:
+            return self._bound.run(self._values, self._job.call.grid)
+        if self._before is not None:
+            self._before(self._values)
+        result = self._job.tunable.launch(self._job.call, self._config)
+        self._bind(result)
+        return result
+
+    def _bind(self, result: Any) -> None:
+        tunable, call = self._job.tunable, self._job.call
+        if call.options or not isinstance(tunable, TunableKernel) or not tunable.bindable:
+            return
+        by_triton = bound.through_triton(tunable, self._names, self._config)
+        made = Bound(self._config, by_triton, self._before, by_triton)
+        with suppress(compiled.EvictedError, compiled.UnbindableError):
+            self._bound = direct.direct(made, tunable, call, result, asks=False)

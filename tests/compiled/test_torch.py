@@ -72,12 +72,13 @@ def triton_is_there(monkeypatch):
 @pytest.fixture
 def benched(monkeypatch):
     """Our own tuners' benchmark, so that a search costs nothing; Triton's asks the driver."""
+    from autotuned.search import duel as duels
     from autotuned.search import race
 
     monkeypatch.setattr(race, "race", lambda trials, track, *_, **__: track.sample(trials) or True)
-    monkeypatch.setattr(race, "duel", lambda best, untuned, *given, **how: race.Duel(best, untuned))
-    monkeypatch.setattr(race.Duel, "is_won", True)
-    monkeypatch.setattr(race.Duel, "is_close", False)
+    monkeypatch.setattr(duels, "fight", lambda best, untuned, *given, **how: duels.Duel(best, untuned))
+    monkeypatch.setattr(duels.Duel, "is_won", True)
+    monkeypatch.setattr(duels.Duel, "is_close", False)
 
 
 def verdict(action):

@@ -8,8 +8,7 @@ from simulated import Gpu
 
 from autotuned.gpu import clocks
 from autotuned.search import race, timers
-from autotuned.search.rounds import DISTURBED_ROUNDS
-from autotuned.search.trial import Trial
+from autotuned.search.trial import DISTURBED_ROUNDS, Trial
 
 
 class Library:

@@ -15,9 +15,11 @@ from fakes import FakeConfig as Config
 import autotuned
 from autotuned import autotune
 from autotuned.offline.measure import remark
+from autotuned.search import duel as duels
 from autotuned.search import race, racing, search
 from autotuned.search.compiling import compile as compiling
-from autotuned.search.race import Duel, Track, duel, winner
+from autotuned.search.duel import Duel, fight
+from autotuned.search.race import Track, winner
 from autotuned.search.trial import Trial, median
 from autotuned.store import listing
 
@@ -180,7 +182,7 @@ def dueled(best_us: float, untuned_us: float, spread: float = 1) -> tuple[Duel, 
             noise = spread * (len(samples) * 7 % 11 - 5) / 1000
             one.samples_us.append((best_us, untuned_us)[one.index] * (1 + noise))
 
-    found = duel(trial(0, best_us), trial(1, untuned_us), Track(sample))
+    found = fight(trial(0, best_us), trial(1, untuned_us), Track(sample))
     return found, samples.count(0)
 
 
@@ -190,17 +192,17 @@ def dueled(best_us: float, untuned_us: float, spread: float = 1) -> tuple[Duel, 
 def test_what_won_is_confirmed_by_fresh_samples(untuned_us: float, confirmed: bool) -> None:
     found, samples = dueled(100.0, untuned_us)
     assert found.is_won is confirmed
-    assert samples <= race.DUEL_SAMPLES
+    assert samples <= duels.MOST_PAIRS
 
 
 def test_what_is_far_apart_needs_few_pairs() -> None:
     found, samples = dueled(100.0, 200.0)
-    assert (found.is_won, samples) == (True, race.DUEL_ROUND)
+    assert (found.is_won, samples) == (True, duels.ROUND)
 
 
 def test_what_is_near_the_bound_of_a_tie_needs_more_pairs() -> None:
     samples = [dueled(100.0, untuned_us, spread=0.1)[1] for untuned_us in (99.6, 100.6)]  # 0.7% from it, and 0.3%
-    assert samples[0] < samples[1] == race.DUEL_SAMPLES
+    assert samples[0] < samples[1] == duels.MOST_PAIRS
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,7 @@ def test_whatever_the_budget_nothing_is_chosen_that_has_not_won_the_last_compari
     means = [median(list(samples)) for samples in samples_us]
     best = means.index(min(means))
     for untuned in range(len(samples_us)):
-        for time_for in range(0, 2 * race.DUEL_SAMPLES, 3):
+        for time_for in range(0, 2 * duels.MOST_PAIRS, 3):
             taken: list[int] = []
 
             def sample(turn: Sequence[Trial], untuned: int = untuned, time_for: int = time_for) -> None:
@@ -318,7 +320,7 @@ def test_whatever_the_budget_nothing_is_chosen_that_has_not_won_the_last_compari
                         one.samples_us.append(samples_us[(best, untuned)[one.index]][len(one.samples_us)])
                         taken.append(one.index)
 
-            found = duel(trial(0, means[best]), trial(1, means[untuned]), Track(sample))
+            found = fight(trial(0, means[best]), trial(1, means[untuned]), Track(sample))
             fewest = min(taken.count(0), taken.count(1))
             assert found.is_fought == (fewest >= race.FIRST_SAMPLES)
             if found.is_won:

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 import autotuned
 from autotuned import autotune
+from autotuned.search import duel as duels
 from autotuned.search import placements, race, timers
-from autotuned.search.race import Duel
+from autotuned.search.duel import Duel
 from autotuned.search.trial import Trial
 from autotuned.store import records
 from autotuned.tunable.call import Call
@@ -187,22 +188,38 @@ def test_it_is_won_over_all_places_by_more_than_they_differ(leads: tuple[float, 
     assert fought(*leads).is_won is won
 
 
-def disturbed(lead: float, seed: int) -> Duel:
-    """A duel at six places, beside another who uses the device for three tenths of the time."""
-    noise = random.Random(seed)
+def disturbed(lead: float, seed: int, bursts: bool) -> Duel:
+    """A duel at six places, beside another who uses the device for three tenths of the time.
 
-    def sampled(index: int, us: float, count: int) -> Trial:
-        samples_us = [us * noise.gauss(1, 0.01) for _ in range(count)]
-        samples_us = [us * (1 + (noise.random() < 0.3) * noise.expovariate(2.0)) for us in samples_us]
-        return Trial(index, lambda: None, lambda: None, samples_us=samples_us)
+    `bursts` slow some samples in a row, as on an H200; else each sample is slowed by itself.
+    """
+    noise, left, slow = random.Random(seed), 0, 1.0
 
-    places = [Duel(sampled(0, 100.0, count), sampled(1, 100 * lead, count)) for count in (5, 3, 3, 3, 3, 3)]
+    def slowed() -> float:
+        nonlocal left, slow
+        if not bursts:
+            return 1 + (noise.random() < 0.3) * noise.expovariate(2.0)
+        if left <= 0 and noise.random() < 0.05:
+            left, slow = 4, noise.uniform(1.5, 2.0)
+        left -= 1
+        return slow if left >= 0 else 1.0
+
+    def fought(count: int) -> Duel:
+        pair = [Trial(index, lambda: None, lambda: None) for index in range(2)]
+        for one in (one for _ in range(count) for one in noise.sample(pair, 2)):
+            one.samples_us.append((100.0, 100 * lead)[one.index] * noise.gauss(1, 0.01) * slowed())
+        return Duel(*pair)
+
+    places = [fought(count) for count in (5, 3, 3, 3, 3, 3)]
     return replace(places[0], elsewhere=tuple(places[1:]))
 
 
-@pytest.mark.parametrize(("lead", "least", "most"), [(1.045, 90, 100), (1.0, 0, 12), (0.99, 0, 4), (0.97, 0, 0)])
-def test_load_neither_hides_the_faster_nor_lets_the_slower_win(lead: float, least: int, most: int) -> None:
-    duels = [disturbed(lead, seed) for seed in range(100)]
+@pytest.mark.parametrize("bursts", [False, True])
+@pytest.mark.parametrize(("lead", "least", "most"), [(1.045, 90, 100), (1.0, 0, 12), (0.99, 0, 4), (0.97, 0, 1)])
+def test_load_neither_hides_the_faster_nor_lets_the_slower_win(
+    lead: float, least: int, most: int, bursts: bool
+) -> None:
+    duels = [disturbed(lead, seed, bursts) for seed in range(100)]
     assert sum(duel.is_disturbed for duel in duels) >= 60
     assert least <= sum(duel.is_won for duel in duels) <= most
 
@@ -296,19 +313,19 @@ def test_memory_that_is_full_in_the_last_comparison_alone_leaves_the_untuned_con
 
     @autotune([Config({"fast": step}) for step in range(2)], key=["n"], objective="kernel", restore_value=["x"])
     def run(x: Any, n: int, *, fast: int) -> None:
-        if fast and race.Duel in seen:
+        if fast and duels.Duel in seen:
             raise torch.OutOfMemoryError("full")
         took((1000.0, 600.0)[fast])
 
     seen: list[Any] = []
-    duel = race.duel
+    duel = duels.fight
 
     def begin(*given: Any, **named: Any) -> Duel:
         seen.append(Duel)
         return duel(*given, **named)
 
     with pytest.MonkeyPatch.context() as patch, autotuned.mode("search"):
-        patch.setattr(race, "duel", begin)
+        patch.setattr(duels, "fight", begin)
         run(x, 4)
     record = records.read_of(run.tuner.chooser.key(run.tuner.call((x, 4), {}, None)))
     assert record is not None and record.quality == "unresolved"
@@ -328,7 +345,7 @@ def test_what_is_zeroed_is_zero_in_each_trial_elsewhere_and_the_callers_stays(to
 
     with autotuned.mode("search"):
         run(total, x, 4)
-    assert all(one == [0.0, 0.0] for one in seen) and len(seen) > 2 * race.PLACES * race.FIRST_SAMPLES
+    assert all(one == [0.0, 0.0] for one in seen) and len(seen) > 2 * duels.PLACES * race.FIRST_SAMPLES
     assert total.tolist() == [1.0, 1.0] and x.tolist() == [1.0, 1.0]
     assert torch.as_strided(total, (4,), (1,), 0).tolist() == [7.0, 1.0, 1.0, 7.0]
 
@@ -354,9 +371,9 @@ def duelled(
         took(100 / (1 + lead * fast) * (1 + noise.gauss(0, 0.014)))
 
     with pytest.MonkeyPatch.context() as patch, autotuned.mode("search"):
-        patch.setattr(race, "DUEL_SHARE", share)
+        patch.setattr(duels, "SHARE", share)
         if not knows_race:
-            patch.setattr(race.Duel, "_raced", None)
+            patch.setattr(duels.Duel, "_raced", None)
         run(x, 4)
     del starts[x.data_ptr()]
     return int(run.best_config.kwargs["fast"]), list(starts.values())
@@ -364,7 +381,7 @@ def duelled(
 
 def test_a_duel_that_is_not_sure_goes_on_for_a_small_part_of_the_search(took: Callable[[float], None]) -> None:
     short, long = ([duelled(took, share, seed) for seed in range(12)] for share in (0.0, 1e4))
-    once = [2 * race.FIRST_SAMPLES] * race.PLACES
+    once = [2 * race.FIRST_SAMPLES] * duels.PLACES
     of_short, of_long = ([counts for _, counts in found if counts] for found in (short, long))  # else five pairs tell
     assert of_short == [once] * len(of_short) and len(of_short) > 6
     assert all(len(set(counts)) == 1 and counts >= once for counts in of_long) and of_long != of_short
@@ -378,4 +395,4 @@ def test_what_the_race_measured_counts_for_the_callers_tensors(took: Callable[[f
 
 
 def test_a_first_round_at_all_places_takes_no_more_samples_than_a_duel_at_one() -> None:
-    assert race.DUEL_ROUND + race.FIRST_SAMPLES * race.PLACES <= race.DUEL_SAMPLES
+    assert duels.ROUND + race.FIRST_SAMPLES * duels.PLACES <= duels.MOST_PAIRS

@@ -1,0 +1,224 @@
+"""The last comparison of a search: its best against the untuned config, on fresh samples, also at other places."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autotuned.search.race import FAR_AHEAD, FIRST_SAMPLES, GUARD_SAMPLES, NOISY, TIE, TIE_BAND, open_trials, winner
+from autotuned.search.trial import CENTER, FASTEST, MEDIAN, Rounds, Scale, Track, Trial, relative
+from autotuned.store.record import Quality
+
+# The final duel: at most this many pairs, fewer once it is decided by this many standard errors.
+MOST_PAIRS, ROUND, DECIDED_ERRORS = 20, 5, 4
+# A config that is ahead by less than `FAR_AHEAD` may be behind where tensors lie elsewhere: the duel goes on at so many
+# other `PLACES`, `FIRST_SAMPLES` pairs at each; again while it is not sure and has taken less than `SHARE` of the
+# search. In the mean of all places it must be faster by so many standard errors.
+PLACES, PLACE_ERRORS, SHARE = 5, 2, 0.05
+# Bursts of load may leave the middle samples as they are and slow all of one place: where this share of the samples of
+# both configs took so many times as long as the fastest, 8 of 74 duels beside 30% load said nothing (rmsnorm, H200).
+SLOWED, SLOW = 0.04, 1.25
+TRIMMED = 1.25  # by how much more the mean of all but two of them varies than their standard error says
+# Places differ if their leads spread by more than chance lets them in all but about 3 of 100 cases.
+CHANCE = 2.0
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Fresh samples of the race's best and the untuned config.
+
+    Attributes:
+        steady: Whether conditions were steady meanwhile.
+        elsewhere: Duels of the same two with the tensors at other places.
+        raced: The two with the samples of the race.
+    """
+
+    best: Trial
+    untuned: Trial
+    steady: bool = True
+    elsewhere: tuple[Duel, ...] = ()
+    raced: tuple[Trial, Trial] | None = None
+
+    @property
+    def is_won(self) -> bool:
+        """Whether the best beats the untuned config by more than a tie, and by more than chance and places explain.
+
+        The fresh samples must not contradict those of the race; without these their medians must agree.
+        """
+        if not self.is_fought:
+            return False
+        lead, fresh, (best, untuned) = self._lead, self._fresh, self._pooled
+        agrees = fresh.log + fresh.error > TIE if self._raced else best.median_us < untuned.median_us
+        return agrees and lead.log > max(TIE, self._doubt(lead))
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is certain over all places that the best is ahead by more than a tie, or that it is not."""
+        lead = self._lead
+        return abs(lead.log - TIE) > self._doubt(lead)
+
+    def _doubt(self, lead: Lead) -> float:
+        return PLACE_ERRORS * lead.error if self.elsewhere or self._raced else 0.0
+
+    @property
+    def _lead(self) -> Lead:
+        """The lead in the mean over all places; what the race says counts for the caller's tensors."""
+        if self._raced is None:
+            return self._fresh
+        [raced] = self._leads_of(self._raced)
+        if self.is_disturbed and self.elsewhere:
+            return mean_lead([self._fresh, raced])
+        here, *others = self._leads
+        return mean_lead([weighed([here, raced]), *others])
+
+    @property
+    def _fresh(self) -> Lead:
+        """The lead by the fresh samples alone."""
+        leads = self._leads
+        if not self.is_disturbed or len(leads) < 4:
+            return mean_lead(leads)
+        inner = sorted(lead.log for lead in leads)[1:-1]
+        return Lead(statistics.mean(inner), TRIMMED * statistics.stdev(inner) / math.sqrt(len(leads) - 2))
+
+    @property
+    def _leads(self) -> list[Lead]:
+        return self._leads_of(*(duel._pair for duel in self._all))
+
+    def _leads_of(self, *pairs: tuple[Trial, Trial]) -> list[Lead]:
+        scale = FASTEST if self.is_disturbed else CENTER
+        noise = self._noise(scale)
+        errors = [noise * math.sqrt(sum(1 / len(one.samples_us) for one in pair)) for pair in pairs]
+        return [Lead(math.log(scale.us(pair[1]) / scale.us(pair[0])), error) for pair, error in zip(pairs, errors)]
+
+    def _noise(self, scale: Scale) -> float:
+        """Relative standard error of a time of one sample."""
+        ones = self._raced or [one for duel in self._all for one in duel._pair]
+        samples_us = relative(ones, scale.us)
+        return scale.error(replace(self.best, samples_us=samples_us)) * math.sqrt(len(samples_us))
+
+    @property
+    def _raced(self) -> tuple[Trial, Trial] | None:
+        """The samples of the race, if there are enough."""
+        return self.raced if self.raced and min(len(one.samples_us) for one in self.raced) >= GUARD_SAMPLES else None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether samples are as where others use the device: then only the fastest are believed, which load leaves as
+        they are, and the two places that differ most are left out.
+        """
+        spread, slowed = map(self._middle, range(2)), map(self._slowed, range(2))
+        return self.is_fought and (max(spread) > NOISY or min(slowed) > SLOWED or self._leads_differ)
+
+    @property
+    def _leads_differ(self) -> bool:
+        """Whether the lead at some place is so far from the others' that load slowed all samples of one of the two."""
+        leads = [math.log(duel.untuned.median_us / duel.best.median_us) for duel in self._all if duel.is_fought]
+        return max(abs(lead - statistics.median(leads)) for lead in leads) > math.log(SLOW)
+
+    def _slowed(self, which: int) -> float:
+        """Share of the samples of one of the two that took far longer than its fastest at the place."""
+        ones = [duel._pair[which].samples_us for duel in self._all]
+        return statistics.mean(us > SLOW * min(samples_us) for samples_us in ones for us in samples_us)
+
+    def _middle(self, which: int) -> float:
+        """How far the samples of one of the two spread within places."""
+        ones = [duel._pair[which] for duel in self._all]
+        return replace(self.best, samples_us=relative(ones, MEDIAN.us)).middle
+
+    @property
+    def _pair(self) -> tuple[Trial, Trial]:
+        return self.best, self.untuned
+
+    @property
+    def _all(self) -> tuple[Duel, ...]:
+        return (self, *self.elsewhere)
+
+    @property
+    def _pooled(self) -> tuple[Trial, Trial]:
+        """Both with the samples of all places."""
+        best = [us for duel in self._all for us in duel.best.samples_us]
+        untuned = [us for duel in self._all for us in duel.untuned.samples_us]
+        return replace(self.best, samples_us=best), replace(self.untuned, samples_us=untuned)
+
+    @property
+    def is_fought(self) -> bool:
+        """Whether there was time for enough samples."""
+        return min(len(self.best.samples_us), len(self.untuned.samples_us)) >= FIRST_SAMPLES
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the best is ahead by so little that it may be behind elsewhere, or behind by no more than chance."""
+        if not self.is_fought:
+            return False
+        [lead] = self._leads_of(self._pair)
+        return -PLACE_ERRORS * lead.error < lead.log < math.log1p(FAR_AHEAD)
+
+    def quality(self, resolution_us: float) -> Quality:
+        """Quality of the choice to keep the untuned config; see `winner`."""
+        if self.elsewhere:
+            return "tied" if self.steady and not self.is_disturbed else "noisy"
+        return winner([self.best, self.untuned], resolution_us, self.steady, self.untuned.index)[1]
+
+
+def fight(
+    best: Trial,
+    untuned: Trial,
+    track: Track,
+    most: int = MOST_PAIRS,
+    before: Duel | None = None,
+    exactly: bool = False,
+) -> Duel:
+    """Compare the best of a race with the untuned config on fresh samples; their own samples stay.
+
+    Args:
+        most: Samples of each, fewer once it is decided.
+        before: A duel of the same two to go on with.
+        exactly: No fewer, as in a comparison that other places belong to.
+    """
+    fresh = before or Duel(best.fresh(), untuned.fresh(), raced=(best, untuned))
+    pair = [fresh.best, fresh.untuned]
+    rounds = Rounds(track, random.Random(0))
+    while len(pair[0].samples_us) < most and not any(trial.error for trial in pair):
+        if not exactly and _is_decided(*pair):
+            break
+        if not rounds.run(open_trials(pair), min(ROUND, most - len(pair[0].samples_us))):
+            break
+    for trial, sampled in zip((best, untuned), pair):
+        trial.error = trial.error or sampled.error
+    return replace(fresh, steady=fresh.steady and rounds.left > 0)
+
+
+def _is_decided(best: Trial, untuned: Trial) -> bool:
+    if not (best.samples_us and untuned.samples_us):
+        return False
+    doubt = DECIDED_ERRORS * math.hypot(best.relative_error, untuned.relative_error)
+    return abs(untuned.center_us / best.center_us - 1 - TIE_BAND) > doubt
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Logarithm of the untuned config's time over the best's, and its standard error."""
+
+    log: float
+    error: float
+
+
+def mean_lead(leads: Sequence[Lead]) -> Lead:
+    """Mean of leads, each weighed by its error, and by how much they differ besides (DerSimonian and Laird, 1986)."""
+    mean = weighed(leads)
+    weights, free = [1 / lead.error**2 for lead in leads], len(leads) - 1
+    apart = math.fsum(weight * (lead.log - mean.log) ** 2 for weight, lead in zip(weights, leads))
+    if not free or apart <= free + CHANCE * math.sqrt(2 * free):
+        return mean
+    between = (apart - free) / (math.fsum(weights) - math.fsum(weight**2 for weight in weights) / math.fsum(weights))
+    return weighed([Lead(lead.log, math.hypot(lead.error, math.sqrt(between))) for lead in leads])
+
+
+def weighed(leads: Sequence[Lead]) -> Lead:
+    """Mean of leads of one place, which differ by chance alone."""
+    weights = [1 / lead.error**2 for lead in leads]
+    total = math.fsum(weights)
+    return Lead(math.fsum(weight * lead.log for weight, lead in zip(weights, leads)) / total, 1 / math.sqrt(total))
