@@ -19,9 +19,10 @@ from tritons_packer import outcome, seen
 from autotuned import autotune
 
 pytest.importorskip("autotuned._launch")
-pytestmark = pytest.mark.skipif(
-    not tritons_packer.IS_GENERIC, reason="needs a C compiler, and Triton's generic launcher"
-)
+pytestmark = [
+    pytest.mark.skipif(not tritons_packer.IS_GENERIC, reason="needs a C compiler, and Triton's generic launcher"),
+    pytest.mark.usefixtures("no_assembler"),
+]
 
 ANNOTATIONS = {
     "none": "",

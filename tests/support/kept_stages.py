@@ -2,7 +2,8 @@
 
 A kernel that many tests compile into empty caches is lowered, and assembled by ptxas, once a session: that is most of
 the time of these tests. Everything around it is Triton's own: its front end, caches, files, hooks and listeners. IR
-that differs in the lines of its source only is the same here. `real_stages` is for tests of what the back end makes.
+that differs in the lines of its source only is the same here. `real_stages` is for tests of what the back end makes,
+`no_assembler` for those that compile many kernels and look at no machine code.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from triton.backends.nvidia.compiler import CUDABackend
 _PLACE = re.compile(r' loc\((?:#loc\d*|unknown|"[^"]*"\(#loc\d*\))\)|^#loc.*\n', re.MULTILINE)
 _PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 _add_stages = CUDABackend.add_stages
-_is_on = True
+_is_on = _assembles = True
 
 
 def install(folder: Path) -> None:
@@ -30,6 +31,8 @@ def install(folder: Path) -> None:
 
     def add_stages(backend, stages, options, language):
         _add_stages(backend, stages, options, language)
+        if not _assembles:
+            stages["cubin"] = lambda text, metadata: text.encode()
         if _is_on and _is_plain():
             stages.update(_Kept(folder, backend.target, options, dict(stages)).stages())
 
@@ -40,6 +43,12 @@ def install(folder: Path) -> None:
 def real_stages(monkeypatch):
     """Triton's back end, each time."""
     monkeypatch.setattr("kept_stages._is_on", False)
+
+
+@pytest.fixture
+def no_assembler(monkeypatch):
+    """No ptxas: what it would read stands for what it makes."""
+    monkeypatch.setattr("kept_stages._assembles", False)
 
 
 def _is_plain():
@@ -55,7 +64,7 @@ class _Kept:
     def __init__(self, folder, target, options, stages):
         self._folder, self._stages, self._made = folder, stages, None
         environment = sorted(get_cache_invalidating_env_vars().items()), [os.environ.get(name) for name in _PTXAS]
-        self._asked = repr((triton.__version__, target, sorted(vars(options).items(), key=repr), environment))
+        self._asked = repr((_assembles, triton.__version__, target, sorted(vars(options).items(), key=repr), environment))
 
     def stages(self):
         return {name: lambda module, metadata, name=name: self._run(name, module, metadata) for name in self._stages}
