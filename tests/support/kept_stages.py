@@ -64,7 +64,9 @@ class _Kept:
     def __init__(self, folder, target, options, stages):
         self._folder, self._stages, self._made = folder, stages, None
         environment = sorted(get_cache_invalidating_env_vars().items()), [os.environ.get(name) for name in _PTXAS]
-        self._asked = repr((_assembles, triton.__version__, target, sorted(vars(options).items(), key=repr), environment))
+        self._asked = repr(
+            (_assembles, triton.__version__, target, sorted(vars(options).items(), key=repr), environment)
+        )
 
     def stages(self):
         return {name: lambda module, metadata, name=name: self._run(name, module, metadata) for name in self._stages}
