@@ -1,4 +1,7 @@
-"""A search in batches: a strategy asks, each batch is raced against the best so far, and the strategy is told."""
+"""A search in batches: a strategy asks, each batch is raced against the best so far, and the strategy is told.
+
+A batch grows while it is compiled, if the strategy may be asked before all is told: nothing waits for the slowest.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autotuned")
 LEAST_BATCH, MOST_BATCH = 8, 64
+GROWTH, SHARE = 4, 0.5  # a batch grows to at most so many times its size, in this share of the time left
 NO_TIME = "the budget is used up"
 MOST = 600  # trials of a search by our own strategies, about
 IN_VAIN, GAIN = 96, 0.995  # end after this many trials, and half of all, without a time below this share of the best
@@ -59,19 +63,20 @@ def run(job: Job, outcome: Outcome, source: Source) -> None:
 class _Batches:
     def __init__(self, job: Job, outcome: Outcome, source: Source) -> None:
         self._job, self._outcome, self._source = job, outcome, source
-        self._configs = dict(job.configs)
-        self._known = dict(job.known)
+        self._configs, self._known = dict(job.configs), dict(job.known)
         self._start, self._stopped = time.perf_counter(), "interrupted"
         self._best: list[Json] = []
-        self._lead = math.inf
         self._message = "no config was tried: the strategy asked for none"
-        self._trials = self._better_at = 0
+        self._trials, self._better_at, self._lead = 0, 0, math.inf
         self._own = hasattr(source.strategy, "doubt")  # a user's strategy ends by itself
-        self._incumbent = job.incumbent
-        self._raced = False
+        self._incumbent, self._raced = job.incumbent, False
+        self._grows = (getattr(source.strategy, "asks_ahead", False) is True and job.tunable.compiles_ahead
+                       and job.timer.overlaps and job.objective == "kernel" and job.hooks.before is None)  # fmt: skip
+        self._batch: dict[str, Any] = {}  # being measured, by identity
+        self._most, self._until_s = 0, math.inf  # how far it grows, and until when
         for timing in self._own_timings() if job.incumbent is None else ():  # an interrupted search
             self._trials += 1
-            self._note(timing.median_us if timing.usable else None)
+            self._note(timing.median_us if timing.usable else None, self._trials)
 
     def _own_timings(self) -> list[Timing]:
         """Of this call's configs: a record may have others, of another call or an earlier declaration."""
@@ -84,7 +89,7 @@ class _Batches:
         waiting = {name: config for name, config in self._configs.items() if name not in self._known}
         in_vain = 0
         while (stopped := self._why_stop(in_vain)) is None:
-            fresh = self._asked(waiting)
+            fresh = self._asked(waiting, self._size() - len(waiting))
             if fresh is None:
                 stopped = "the strategy has ended"
                 break
@@ -95,9 +100,8 @@ class _Batches:
             yield {}  # all is known, but no winner was chosen
         self._stopped = stopped or ""
 
-    def _asked(self, waiting: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What to measure next; None at the end."""
-        room = self._size() - len(waiting)
+    def _asked(self, waiting: Mapping[str, Any], room: int) -> dict[str, Any] | None:
+        """What to measure next, with so many new ones; None at the end."""
         asked = self._configs_of(self._source.strategy.ask(room)) if room > 0 else []
         if not asked and not waiting:
             return None
@@ -106,6 +110,29 @@ class _Batches:
         tell([(config, None, "left out") for config in asked if kept.isdisjoint((id(config), str(config)))])
         tell([_result(config, self._known[name]) for name, config in admitted.items() if name in self._known])
         return {**waiting, **{name: config for name, config in admitted.items() if name not in self._known}}
+
+    def _begin(self, fresh: Mapping[str, Any], budget_s: float) -> None:
+        """Begin a batch; it may grow so far that the search ends as it would after batches that do not."""
+        self._raced, self._batch = True, dict(fresh)
+        self._configs.update(fresh)
+        self._until_s = time.perf_counter() + SHARE * budget_s
+        self._most = min(MOST_BATCH, GROWTH * self._size())
+        if self._own:
+            self._most = min(self._most, MOST - self._trials, self._better_at + self._patience() - self._trials)
+
+    def _more(self, news: Mapping[str, Timing], compiling: int) -> list[str]:
+        """Tell rough times, and ask for as many configs as compilers are free."""
+        self._source.strategy.tell([_result(self._configs[name], timing) for name, timing in news.items()])
+        room = min(max(2, parallelism.count(MOST_BATCH)) - compiling, self._most - len(self._batch))
+        if room < 1 or time.perf_counter() > self._until_s:
+            return []
+        fresh = {name: one for name, one in (self._asked({}, room) or {}).items() if name not in self._batch}
+        self._batch |= fresh
+        self._configs |= fresh  # the job's
+        return list(fresh)
+
+    def _patience(self) -> int:
+        return max(IN_VAIN, self._trials // 2)
 
     def _configs_of(self, answer: Any) -> list[Any]:
         """The strategy's answer, checked."""
@@ -118,9 +145,7 @@ class _Batches:
         return asked
 
     def _size(self) -> int:
-        if not self._job.tunable.compiles_ahead:
-            return LEAST_BATCH
-        return max(LEAST_BATCH, min(MOST_BATCH, parallelism.count(MOST_BATCH)))
+        return max(LEAST_BATCH, parallelism.count(MOST_BATCH) if self._job.tunable.compiles_ahead else 0)
 
     def _why_stop(self, in_vain: int) -> str | None:
         if self._trials and self._left_s() <= 0:
@@ -131,7 +156,7 @@ class _Batches:
             return f"the strategy asked {IN_VAIN} times for nothing new"
         if self._trials >= MOST and (self._own or self._lead == math.inf):
             return f"{MOST} trials"
-        if self._own and self._trials - self._better_at >= max(IN_VAIN, self._trials // 2):
+        if self._own and self._trials - self._better_at >= self._patience():
             return "nothing better is likely"
         return None
 
@@ -140,12 +165,12 @@ class _Batches:
 
     def race(self, fresh: Mapping[str, Any]) -> None:
         """Measure a batch together with the best so far and the untuned config."""
-        self._raced = True
-        self._configs.update(fresh)
         known = {name: timing for name, timing in self._known.items() if name != self._job.untuned}
         found, budget_s = Outcome(), max(self._left_s(), 1e-3)
+        self._begin(fresh, budget_s)
         beaten = self._incumbent if self._incumbent in known else None
-        wanted = replace(self._job, configs=dict(self._configs), known=known, incumbent=beaten, budget_s=budget_s,
+        wanted = replace(self._job, configs=self._configs, known=known, incumbent=beaten, budget_s=budget_s,
+                         more=self._more if self._grows else None,
                          is_proven=self._job.is_proven or self._outcome.winner is not None)  # fmt: skip
         try:
             search.run(wanted, found)
@@ -158,8 +183,8 @@ class _Batches:
                 raise
             self._message = str(error)
         finally:
-            self._take_in(found, fresh)
-        self._source.strategy.tell([_result(config, self._known.get(name)) for name, config in fresh.items()])
+            self._take_in(found)
+        self._source.strategy.tell([_result(config, self._known.get(name)) for name, config in self._batch.items()])
 
     def raise_if_none(self) -> None:
         """Raise what failed if nothing ran."""
@@ -168,22 +193,25 @@ class _Batches:
             failed = [(one.error or one.status, configs.label(one.config, has_options)) for one in self._own_timings()]
             raise failures.all_failed(self._job.tunable.name, failed or [(self._message, "")])
 
-    def _take_in(self, found: Outcome, fresh: Mapping[str, Any]) -> None:
+    def _take_in(self, found: Outcome) -> None:
         into, unfinished = self._outcome, found.winner is None
         news = {one.identity: one for one in found.timings}
         self._known.update({name: one for name, one in news.items() if not (unfinished and name in self._known)})
-        self._trials += len(fresh)
+        self._trials += len(self._batch)
         into.timings = list(self._known.values())
         into.absorb(found)
         into.noise, into.unconfirmed = found.noise, found.unconfirmed
-        best = min((one.median_us or math.inf for one in self._own_timings() if one.usable), default=None)
-        if best is not None and (not self._best or best < self._best[-1][2]):
-            self._best.append([self._trials, round(time.perf_counter() - self._start, 3), best])
-        self._note(best)
+        times = {one.identity: one.median_us or math.inf for one in self._own_timings() if one.usable}
+        if name := min(times, key=lambda name: times[name], default=None):
+            later = [*reversed(self._batch)].index(name) if name in self._batch else 0
+            trials = self._trials - later // self._size() * self._size()  # as if the batch had not grown
+            if not self._best or times[name] < self._best[-1][2]:
+                self._best.append([trials, round(time.perf_counter() - self._start, 3), times[name]])
+            self._note(times[name], trials)
 
-    def _note(self, best: float | None) -> None:
+    def _note(self, best: float | None, trials: int) -> None:
         if best is not None and best < GAIN * self._lead:
-            self._better_at, self._lead = self._trials, best
+            self._better_at, self._lead = trials, best
 
     def finish(self) -> None:
         if self._stopped == "interrupted":

@@ -8,7 +8,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autotuned.search.race import FAR_AHEAD, FIRST_SAMPLES, GUARD_SAMPLES, NOISY, TIE, TIE_BAND, open_trials, winner
+from autotuned.search.race import (
+    CONTESTED,
+    FAR_AHEAD,
+    FIRST_SAMPLES,
+    GUARD_SAMPLES,
+    NOISY,
+    TIE,
+    TIE_BAND,
+    open_trials,
+    winner,
+)
 from autotuned.search.trial import CENTER, FASTEST, MEDIAN, Rounds, Scale, Track, Trial, relative
 from autotuned.store.record import Quality
 
@@ -60,6 +70,11 @@ class Duel:
         lead = self._lead
         return abs(lead.log - TIE) > self._doubt(lead)
 
+    @property
+    def is_contested(self) -> bool:
+        """Whether samples are disturbed, and the best seems ahead by more than a doubtful tie."""
+        return self.is_disturbed and self._lead.log > CONTESTED
+
     def _doubt(self, lead: Lead) -> float:
         return PLACE_ERRORS * lead.error if self.elsewhere or self._raced else 0.0
 
@@ -69,8 +84,8 @@ class Duel:
         if self._raced is None:
             return self._fresh
         [raced] = self._leads_of(self._raced)
-        if self.is_disturbed and self.elsewhere:
-            return mean_lead([self._fresh, raced])
+        if self.is_disturbed and self.elsewhere:  # load may have slowed all that the race has of one of the two
+            return min(self._fresh, mean_lead([self._fresh, raced]), key=lambda lead: lead.error)
         here, *others = self._leads
         return mean_lead([weighed([here, raced]), *others])
 

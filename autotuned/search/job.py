@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cached_property
 from typing import Any
 
 from autotuned.key import opaque
@@ -88,12 +87,13 @@ class Job:
     excluded: Mapping[str, Exclusion] = field(default_factory=dict)  # configs to skip, with the reason, by identity
     likely: Sequence[str] = ()  # identities of configs to try first: they won for similar calls
     on_timing: Callable[[Timing], None] = lambda timing: None  # called again when a timing has more samples
+    # Called while configs compile, with rough times since the last call, by identity, and how many are compiling: adds
+    # further ones to `configs`, and returns their identities.
+    more: Callable[[Mapping[str, Timing], int], Sequence[str]] | None = None
 
-    @cached_property
-    def forms(self) -> dict[str, dict[str, Json]]:
-        """Canonical form of each candidate, by identity, in list order."""
-        kernel = self.tunable.name
-        return {name: configs.to_json(config, kernel, opaque.spell) for name, config in self.configs.items()}
+    def form(self, identity: str) -> dict[str, Json]:
+        """Canonical form of a candidate."""
+        return configs.to_json(self.configs[identity], self.tunable.name, opaque.spell)
 
 
 def timer_of(tunable: Tunable, call: Call, do_bench: Callable[..., Any] | None, objective: str = "kernel") -> Timer:

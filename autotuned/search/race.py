@@ -259,9 +259,12 @@ def winner(
 
 def contender(trials: Sequence[Trial], untuned: Trial) -> Trial | None:
     """The fastest, if it is ahead of the untuned config by so much that only doubt makes them tie."""
-    by = scale(trials)
-    lead = min((one for one in trials if one.leader_us is None or one is untuned), key=by.us)
-    return lead if by.us(untuned) / by.us(lead) - 1 > CONTESTED else None
+    left = [one for one in trials if one.leader_us is None or one is untuned]
+    for by in (scale(trials), FASTEST):
+        lead = min(left, key=by.us)
+        if by.us(untuned) / by.us(lead) - 1 > CONTESTED:
+            return lead
+    return None
 
 
 def _tied(trials: Sequence[Trial], untuned: int | None) -> list[Trial]:

@@ -105,7 +105,7 @@ class _Search:
     def measure(self) -> None:
         """Compile, launch each config once as soon as it is ready, then race those that ran."""
         self._check_device()  # a device that was lost before is no config's fault
-        self.board.skip_excluded()
+        self.board.skip_excluded(self.board.trials)
         start = time.perf_counter()
         self._launch_all()
         self._outcome.compile_s += time.perf_counter() - start
@@ -132,19 +132,31 @@ class _Search:
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
         wanted = [self._wanted(trial) for trial in self.board.open()]
-
+        met = set[str]()  # since `more` was asked
         slow = Waiting(self._job.tunable.name)
+
+        def more() -> list[Wanted]:
+            if self._sampling.is_late or self._job.more is None:
+                return []
+            news = {name: timing for name, timing in self.board.found().items() if name in met}
+            met.clear()
+            added = self.board.extend(self._job.more(news, len(waiting)), self._guard.prepare)
+            opened = [trial for trial in added if trial.error is None]
+            waiting.update(trial.index for trial in opened)
+            return [self._wanted(trial) for trial in opened]
 
         def tick(one: Wanted) -> None:
             self.board.report(self.board.trial(one.index), "compiling", self._ahead.running())
             if self._job.observer is None:
-                slow.tick(self._ahead.done, len(wanted))
+                slow.tick(self._ahead.done, len(self.board.trials))
 
-        stream = self._ahead.stream(wanted, self._sampling.deadline_s, tick, self._has_run)
+        further = self._job.more and more
+        stream = self._ahead.stream(wanted, self._sampling.deadline_s, tick, self._has_run, further)
         with contextlib.closing(stream):
             for ready in stream:
                 waiting.discard(ready.wanted.index)
                 self._meet(ready)
+                met.add(ready.wanted.identity)
         for index in waiting:
             self.board.trial(index).error = ""  # not tried, so omitted from the timings
 
@@ -172,7 +184,9 @@ class _Search:
             self._launch_first(trial)
         if trial.error:
             self.board.tell(trial)
-        elif self._ahead.running() and self._job.timer.overlaps:
+        elif self._job.timer.overlaps and (self._job.more is not None or self._ahead.running()):
+            if self._job.more is not None:  # what is asked for next depends on it
+                self._guard.with_room(self._job.timer.warm_up)
             self._racing.sample(trial, race.FIRST_SAMPLES)
             self.board.tell(trial)
         elif self._sampling.deadline_s < math.inf:  # there may be no time for a race
@@ -397,8 +411,7 @@ class _Search:
     def _known_others(self) -> list[Trial]:
         """Configs measured by earlier searches and not by this one."""
         ours = {trial.index for trial in self.board.trials}
-        known = [(name, timing) for name, timing in self.board.usable() if self.board.place(name) not in ours]
-        return [self._measured(name, timing) for name, timing in known]
+        return [self._measured(name, one) for name, one in self.board.usable() if self.board.place(name) not in ours]
 
     def _overrule(self, trials: Sequence[Trial]) -> None:
         """Drop the earlier timings of configs that fail now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -44,9 +44,17 @@ class Board:
         """The trial with an index."""
         return next(trial for trial in self.trials if trial.index == index)
 
-    def skip_excluded(self) -> None:
+    def extend(self, identities: Sequence[str], restore: Callable[[], None]) -> list[Trial]:
+        """Trials of further candidates, which the job's `configs` have by now."""
+        self._identities += identities
+        made = [self.made(identity, restore) for identity in identities]
+        self.trials += made
+        self.skip_excluded(made)
+        return made
+
+    def skip_excluded(self, trials: Iterable[Trial]) -> None:
         """Skip configs that are known to fail."""
-        for trial in self.trials:
+        for trial in trials:
             excluded = self._job.excluded.get(self.identity(trial))
             if excluded is None or (excluded.reason is Reason.NOT_COMPILED and self.is_hooked(trial)):
                 continue
@@ -103,7 +111,7 @@ class Board:
 
     def label(self, trial: Trial) -> str:
         """Short label of the trial's config."""
-        return self._words(self._job.forms[self.identity(trial)])
+        return self._words(self._job.form(self.identity(trial)))
 
     def _words(self, form: Mapping[str, Any]) -> str:
         return configs.label(form, self._job.tunable.has_options)
@@ -153,19 +161,23 @@ class Board:
 
     def timings(self) -> list[Timing]:
         """Timings of the candidates in list order, without those never tried or stopped by a full memory."""
+        return list(self.found().values())
+
+    def found(self) -> dict[str, Timing]:
+        """The same by identity."""
         found = {identity: self._judged(identity, timing) for identity, timing in self._job.known.items()}
         for trial in self.trials:
             if trial.index not in self.duplicates and self._is_worth_telling(trial):
                 found[self.identity(trial)] = self.timing(trial)
         found.update(self._same())
-        return [found[identity] for identity in dict.fromkeys([*self._identities, *found]) if identity in found]
+        return {name: found[name] for name in dict.fromkeys([*self._identities, *found]) if name in found}
 
     def timing(self, trial: Trial) -> Timing:
         """Timing and verdicts of a trial."""
         return self._judged(self.identity(trial), self._measured(trial))
 
     def _measured(self, trial: Trial) -> Timing:
-        form = self._job.forms[self.identity(trial)]
+        form = self._job.form(self.identity(trial))
         if trial.error:
             return Timing(form, status=self.reason(trial).status, error=trial.error[:2000])
         return Timing(form, trial.median_us, trial.percentile(0.2), trial.percentile(0.8), len(trial.samples_us))
@@ -181,7 +193,7 @@ class Board:
         """Timings of duplicates: those of the measured config under the other name."""
         found = {}
         for index, first in self.duplicates.items():
-            form = self._job.forms[self._identities[index]]
+            form = self._job.form(self._identities[index])
             if not first.error and not first.samples_us:
                 continue
             timing = self.timing(first)

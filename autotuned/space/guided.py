@@ -67,7 +67,7 @@ class Guided:
         self._first = [*dict.fromkeys([*first, *self._prior.order[:IN_ORDER]])]
         self._opening = OPENING  # members are spread up to this many trials
         self._led: frozenset[Point] = frozenset()  # trials that a misleading prior has led to
-        self._models = 0
+        self._models = self._turns = 0
         #: Probability that an untried member is better by `GAIN`; 1 before there is a model.
         self.doubt = 1.0
 
@@ -93,8 +93,10 @@ class Guided:
         for point, time in results:
             self._note(point)
             if time is None:
+                self._times.pop(point, None)  # of a config that was timed before it was checked
                 self._failed[point] = None
             else:
+                self._failed.pop(point, None)
                 self._times[point] = time
 
     def importance(self) -> list[float]:
@@ -158,7 +160,12 @@ class Guided:
         mean = offset + process.mean(process.near(self._here(at * factors)))
         close = np.argpartition(mean, CLOSE)[:CLOSE] if len(mean) > CLOSE else np.arange(len(mean))
         points, at, mean = points[close], at[close].astype(np.float64), mean[close]
-        picked = self._batch(process, at, self._here(at * factors), mean, count)
+        awaited = [point for point in self._asked if point not in self._times and point not in self._failed]
+        if awaited:  # as if they had come out as expected
+            there = self._encode(np.array(awaited)).astype(np.float64)
+            points, at = np.concatenate([points, np.array(awaited, points.dtype)]), np.concatenate([at, there])
+            mean = np.concatenate([mean, offset + process.mean(process.near(self._here(there * factors)))])
+        picked = self._batch(process, at, self._here(at * factors), mean, count, len(awaited))
         return [tuple(point) for point in points[picked].tolist()]
 
     def _candidates(self) -> tuple[np.ndarray, np.ndarray]:
@@ -244,25 +251,33 @@ class Guided:
             return self._weights.factors, (1.0,)
         return np.ones_like(self._weights.factors), SCALES
 
-    def _batch(self, process: Process, at: np.ndarray, here: np.ndarray, mean: np.ndarray, count: int) -> list[int]:
-        """Candidates with the largest gain, each chosen as if the earlier ones had come out as expected."""
+    def _batch(
+        self, process: Process, at: np.ndarray, here: np.ndarray, mean: np.ndarray, count: int, awaited: int
+    ) -> list[int]:
+        """Candidates with the largest gain, each chosen as if the earlier ones had come out as expected.
+
+        So are the last `awaited` ones, which were asked for before.
+        """
         near = process.near(here)
         variance, runs = process.variance(near), self._runs(at)
         best = min(self._times.values(), default=float(mean.min()))
         better = below((best + math.log1p(-GAIN) - mean) / np.sqrt(variance)) * runs
-        self.doubt = float(better.max(initial=0.0))
-        close_by = self._close_by(at)
+        close_by, new = self._close_by(at), len(at) - awaited
+        self.doubt = float(better[:new].max(initial=0.0))
         taken: list[int] = []
         before: list[tuple[np.ndarray, float]] = []
-        for turn in range(min(count, len(at))):
-            gain = expected_gain(mean, variance, best) * runs + 1e-12 * runs
-            if turn % 4 == 3:
-                gain = np.where(close_by, gain, gain * 1e-6)
-            gain[taken] = -1.0
-            one = int(gain.argmax())
-            if self._prior and turn % 8 == 7 and len(self._asked) < CONTROLLED:
-                one = self._source.choice([place for place in range(len(at)) if place not in taken])
-            taken.append(one)
+        for turn in range(-awaited, min(count, new)):
+            one = len(at) + turn
+            if turn >= 0:
+                gain = expected_gain(mean, variance, best) * runs + 1e-12 * runs
+                if self._turns % 4 == 3:
+                    gain = np.where(close_by, gain, gain * 1e-6)
+                gain[new:] = gain[taken] = -1.0
+                one = int(gain.argmax())
+                if self._prior and self._turns % 8 == 7 and len(self._asked) < CONTROLLED:
+                    one = self._source.choice([place for place in range(new) if place not in taken])
+                taken.append(one)
+                self._turns += 1
             shared = process.joint(here, near, one)
             for other, its in before:
                 shared = shared - other * other[one] / its

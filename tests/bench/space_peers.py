@@ -20,6 +20,7 @@ class Optuna:
     """One of Optuna's samplers; what is no member is refused without counting, as its constraints would do."""
 
     at_once = 1  # configs to ask for at a time where compiling costs nothing
+    asks_ahead = True
 
     def __init__(self, members: Members, seed: int, sampler: str) -> None:
         import optuna
@@ -76,6 +77,7 @@ class KernelTuner:
     """One of Kernel Tuner's strategies over its own space, in a thread that waits for the times of what it wants."""
 
     at_once = 16
+    asks_ahead = True
 
     def __init__(self, members: Members, seed: int, name: str) -> None:
         self._members, self._seed, self._name = members, seed, name
@@ -85,13 +87,13 @@ class KernelTuner:
         self._times: queue.SimpleQueue[dict[Point, float | None] | None] = queue.SimpleQueue()
         self._left: list[Point] = []
         self._open: dict[Point, float | None] = {}
-        self._told: set[Point] = set()
+        self._missing: set[Point] = set()
         self._ended = False
         threading.Thread(target=self._tune, daemon=True).start()
 
     def ask(self, n: int) -> list[Any]:
-        """What it wants measured, at most so many; none at the end."""
-        while not self._left and not self._ended:
+        """What it wants measured, at most so many; none at the end, and while times are missing that it waits for."""
+        while not (self._left or self._missing or self._ended):
             if self._open:
                 self._times.put(self._open)
             wanted = self._wanted.get()
@@ -99,6 +101,7 @@ class KernelTuner:
             self._open = dict.fromkeys(wanted or ())
             self._left = list(self._open)
         asked, self._left = self._left[:n], self._left[n:]
+        self._missing.update(asked)
         return [self._members.config(point) for point in asked]
 
     def tell(self, results: Iterable[tuple[Any, float | None, str]]) -> None:
@@ -107,6 +110,7 @@ class KernelTuner:
             point = self._members.point(config)
             if point in self._open:
                 self._open[point] = us
+                self._missing.discard(point)
 
     def close(self) -> None:
         """End the thread."""

@@ -3,8 +3,11 @@
 By hand, on a GPU: python tests/bench/spaces.py --wall [DIR] [--budget 200] [--json FILE]
 Which configs are that good is read from the tables in DIR (tests/data/spaces), measured whole on this card. Strategies
 take turns, all with the seed of the turn; each run is a process of its own with an empty store and nothing compiled, and
-all go through this package's compile pool and race, without `first=` and the files that it ships. "prior" finds the record of another card in the store, with the best and 20 other
-times of the other shape. `--pretended` rehearses it without a GPU: kernels are compiled, times come from the tables.
+all go through this package's compile pool and race, without `first=` and the files that it ships. All are asked for
+more whenever a compiler is free, Kernel Tuner's strategies within a generation; with ", batches" after its name a
+strategy is asked only once all is told. "prior" finds the record of another card in the store, with the best and 20
+other times of the other shape. `--pretended` rehearses it without a GPU: kernels are compiled, times come from the
+tables.
 """
 
 from __future__ import annotations
@@ -35,22 +38,26 @@ TOOLS = ("auto", "auto, prior", "Optuna TPE", "Kernel Tuner diff_evo", "Kernel T
 class Watched:
     """A strategy that ends once a config is good enough, and notes when."""
 
-    def __init__(self, inner: Any, is_good: Callable[[Any], bool]) -> None:
-        self.inner, self._is_good = inner, is_good
+    def __init__(self, inner: Any, is_good: Callable[[Any], bool], asks_ahead: bool) -> None:
+        self.inner, self._is_good, self.asks_ahead = inner, is_good, asks_ahead
         self.reached_s: float | None = None
-        self.trials = self.batches = 0
+        self._told: set[str] = set()
 
     def ask(self, n: int) -> list[Any]:
         """What it asks for; nothing once it is there."""
         return [] if self.reached_s is not None else list(self.inner.ask(n))
 
     def tell(self, results: list[tuple[Any, float | None, str]]) -> None:
-        """Count what was measured."""
+        """Count what was measured, once each."""
         self.inner.tell(results)
-        self.trials += len(results)
-        self.batches += bool(results)
+        self._told |= {str(config) for config, _, _ in results}
         if self.reached_s is None and any(us and self._is_good(config) for config, us, _ in results):
             self.reached_s = time.perf_counter()
+
+    @property
+    def trials(self) -> int:
+        """How many configs were measured."""
+        return len(self._told)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -91,8 +98,8 @@ def child(tool: str, folder: Path, pretended: bool, seed: int) -> dict[str, Any]
     all_s, found = time.perf_counter() - start, watch.made
     ms = recorded.rows[row_of(tuned.best_config, recorded)][0]
     best = min(ms for ms, _ in recorded.rows.values() if ms is not None)
-    return {"seconds": found.reached_s and found.reached_s - start, "trials": found.trials, "batches": found.batches,
-            "all_s": all_s, "picked": ms and ms / best, "shape": shape, "card": recorded.facts["device"]}  # fmt: skip
+    return {"seconds": found.reached_s and found.reached_s - start, "trials": found.trials, "all_s": all_s,
+             "picked": ms and ms / best, "shape": shape, "card": recorded.facts["device"]}  # fmt: skip
 
 
 class watching:
@@ -103,7 +110,8 @@ class watching:
 
         best = min(ms for ms, _ in recorded.rows.values() if ms is not None)
         good = {row for row, (ms, _) in recorded.rows.items() if ms is not None and ms <= WITHIN * best}
-        self._tool, self._seed, self._is_good = tool, seed, lambda config: row_of(config, recorded) in good
+        self._tool, _, self._how = tool.partition(", ")
+        self._seed, self._is_good = seed, lambda config: row_of(config, recorded) in good
         self.made: Any = None
         made = declared.strategy
         declared.strategy = lambda name, members, _, prior: self._watched(made(name, members, seed, prior))
@@ -115,7 +123,7 @@ class watching:
         return self._watched(dict(peers())[self._tool](members, self._seed))
 
     def _watched(self, inner: Any) -> Any:
-        self.made = Watched(inner, self._is_good)
+        self.made = Watched(inner, self._is_good, self._how != "batches")
         return self.made
 
 
@@ -167,6 +175,9 @@ def pretend() -> Callable[[space_tables.Recorded], Callable[..., Any]]:
     import pytest
     import triton
 
+    from autotuned.search import timers
+
+    timers.GivenTimer.overlaps = True  # a table has times while others compile
     triton.runtime.driver._active = fake_cuda.Driver()
     fake_cuda.install_with_host_clock(pytest.MonkeyPatch())
 

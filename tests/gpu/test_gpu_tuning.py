@@ -19,8 +19,9 @@ from autotuned import autotune
 from autotuned.offline import targets
 from autotuned.offline.workers.compile_pool import Compilers
 from autotuned.search import duel as duels
-from autotuned.search import placements, race, timers
+from autotuned.search import race, timers
 from autotuned.search.compiling import compile
+from autotuned.search.safety import placements
 from autotuned.search.trial import Trial
 from autotuned.store import listing
 

@@ -154,7 +154,7 @@ def test_a_last_comparison_that_by_chance_says_less_than_the_race_confirms_it_an
 
 
 def recorded() -> list[tuple[list[Trial], duels.Duel | None]]:
-    """Races beside another user of a GPU, and the last comparisons that followed: 15 kept the untuned config."""
+    """Races beside another user of a GPU, and the last comparisons that followed: all but four kept the untuned config."""
     found = []
     for search in json.loads(gzip.decompress((DATA / "beside-load.json.gz").read_bytes()))["searches"]:
         trials = [replace(trial(one["index"], *one["us"]), leader_us=one["leader_us"]) for one in search["trials"]]
@@ -166,7 +166,7 @@ def recorded() -> list[tuple[list[Trial], duels.Duel | None]]:
 
 
 def test_a_config_that_is_5_percent_faster_beat_the_untuned_one_in_searches_beside_load_on_a_gpu() -> None:
-    """A burst had slowed one of the two, or both, at a place in nine, and six had called the two a tie for all that was known."""
+    """Bursts had slowed one of the two at a place or in the race, or the two were a tie for all that was known."""
     kinds = []
     for trials, duel in recorded():
         [untuned] = [one for one in trials if one.index == 0]
@@ -174,7 +174,7 @@ def test_a_config_that_is_5_percent_faster_beat_the_untuned_one_in_searches_besi
         assert ahead is not None and ahead.index == 6
         kinds.append(best.index)
         assert duel is None or duel.is_won
-    assert sorted(kinds) == [0] * 6 + [6] * 13
+    assert sorted(kinds) == [0] * 7 + [6] * 15
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "add"])

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import queue
+import sys
 import time
 import weakref
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
@@ -81,6 +82,18 @@ class Compilers(Protocol):
 compilers: list[Compilers] = []  # process-wide; the last one is in force
 
 
+@dataclass(frozen=True)
+class _Terms:
+    """How configs are compiled in a pool; the callables are those of `CompileStream.stream`."""
+
+    count: int  # of threads
+    deadline: float
+    tick: Callable[[Wanted], None]
+    enough: Callable[[], bool]
+    further: Callable[[], Iterable[Wanted]]
+    early: bool  # yield a config once it is compiled, in the order given, and not when all are
+
+
 class CompileStream:
     """Compiles the configs of one call; with `all_cores` on all cores that no other rank of this host compiles on."""
 
@@ -106,6 +119,7 @@ class CompileStream:
         deadline: float = math.inf,
         tick: Callable[[Wanted], None] = lambda wanted: None,
         enough: Callable[[], bool] = lambda: True,
+        more: Callable[[], Sequence[Wanted]] | None = None,
     ) -> Generator[Ready, None, None]:
         """Compile configs and yield each as soon as it may launch.
 
@@ -115,6 +129,7 @@ class CompileStream:
             deadline: On `time.monotonic`; no compilation begins after it, and the rest is skipped.
             tick: Called now and then with a config that is compiling.
             enough: Whether a config has run; until then the deadline does not count.
+            more: Called after each config that was yielded; returns further ones to compile.
 
         Raises:
             ValueError: `AUTOTUNED_COMPILE_WORKERS` holds no number.
@@ -122,9 +137,19 @@ class CompileStream:
         if any(one.hooked for one in wanted):
             self._found.append(None)
         pooled = [one for one in wanted if not one.suspect]
-        count = parallelism.count(len(pooled), self._all_cores) if self._tunable.compiles_ahead else 0
+        most = len(pooled) if more is None else sys.maxsize
+        count = parallelism.count(most, self._all_cores) if pooled and self._tunable.compiles_ahead else 0
         alone = [one for one in wanted if one.suspect or not count]
-        stream = self._pooled(pooled, count, deadline, tick, enough) if count else iter(())
+
+        def further() -> Iterator[Wanted]:
+            for one in more() if more is not None else ():
+                if one.suspect:
+                    alone.append(one)
+                else:
+                    yield one
+
+        early = deadline < math.inf or more is not None
+        stream = self._pooled(pooled, _Terms(count, deadline, tick, enough, further, early)) if count else iter(())
         for ready in itertools.chain(stream, self._serial(alone, tick)):
             if time.monotonic() > deadline and enough():
                 return
@@ -154,40 +179,35 @@ class CompileStream:
 
     # -- in a pool -----------------------------------------------------------------------------------------------
 
-    def _pooled(
-        self,
-        wanted: Sequence[Wanted],
-        count: int,
-        deadline: float,
-        tick: Callable[[Wanted], None],
-        enough: Callable[[], bool],
-    ) -> Iterator[Ready]:
-        by_index = {one.index: one for one in wanted}
+    def _pooled(self, wanted: Sequence[Wanted], terms: _Terms) -> Iterator[Ready]:
         # With a budget keep the user's order: the first configs must be measured.
-        order = wanted if deadline < math.inf else in_order(wanted)
+        order = wanted if terms.early else in_order(wanted)
         last: list[Ready] = []
 
         def over() -> bool:
-            return time.monotonic() > deadline and enough()
+            return time.monotonic() > terms.deadline and terms.enough()
 
         slots = crew.shared_slots() if self._all_cores else []
-        with _Pool(count, self._tunable.name, self._journal, self._memory, over, slots) as pool:
+        with _Pool(terms.count, self._tunable.name, self._journal, self._memory, over, slots) as pool:
             self._pool = pool
-            started = {one.index: self._start(pool, one) for one in order}
-            for _ in wanted:
+            started = {one.index: (one, self._start(pool, one)) for one in order}
+            while started:
                 # Without a deadline if so far only configs with hooks are ready.
-                limit = deadline if last or enough() else math.inf
-                index = pool.next(limit, partial(tick, order[-1]))
+                limit = terms.deadline if last or terms.enough() else math.inf
+                index = pool.next(limit, partial(terms.tick, order[-1]))
                 if index is None:
                     break
                 self.done += 1
-                ready = Ready(by_index[index], partial(self._take, by_index[index], started.pop(index)))
-                if ready.wanted.hooked or deadline == math.inf:
+                one, finish = started.pop(index)
+                ready = Ready(one, partial(self._take, one, finish))
+                if one.hooked or not terms.early:
                     last.append(ready)
-                else:
-                    yield ready
+                    continue
+                yield ready
+                started |= {one.index: (one, self._start(pool, one)) for one in terms.further()}
         # Launching while others compile is slow, since both need Python's lock: 40 configs of a matmul on 16 cores took
-        # 3.6 s, compiling alone 2.6 s (H100, Triton 3.6). So only with a budget are configs launched early.
+        # 3.6 s, compiling alone 2.6 s (H100, Triton 3.6). So configs are launched early only with a budget, or where
+        # their times say what to compile next.
         yield from sorted(last, key=lambda ready: (ready.wanted.hooked, ready.wanted.index))
 
     def _start(self, pool: _Pool, one: Wanted) -> Callable[[], Any]:

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 import autotuned
 from autotuned import autotune
 from autotuned.search import duel as duels
-from autotuned.search import placements, race, timers
+from autotuned.search import race, timers
 from autotuned.search.duel import Duel
+from autotuned.search.safety import placements
 from autotuned.search.trial import Trial
 from autotuned.store import records
 from autotuned.tunable.call import Call
