@@ -91,7 +91,7 @@ _HOMES = {
     "push": "autotuned.offline.release.shared",
     "prune": "autotuned.offline.release.prune",
     "record": "autotuned.recording.recorder",
-    "register_configs": "autotuned.binaries.register",
+    "register_configs": "autotuned.api.register",
     "report": "autotuned.offline.report.report",
     "refresh": "autotuned.serving.refresh",
     "restored": "autotuned.serving.restored",

@@ -35,10 +35,14 @@ _on_mode_change: list[Callable[[], None]] = []
 
 def get(name: str) -> str:
     """A variable without blanks around it; "" if unset."""
-    try:
-        return os.environ[name].strip()
-    except KeyError:  # most; `get` would take two calls more
-        return ""
+    # Below `os.environ`, which raises and catches an error for each of the many that are not set.
+    value = os.environ._data.get(_spelled(name))  # type: ignore[attr-defined]
+    return "" if value is None else os.environ.decodevalue(value).strip()
+
+
+@lru_cache(maxsize=256)
+def _spelled(name: str) -> Any:
+    return os.environ.encodekey(name)
 
 
 def _choice(name: str, allowed: tuple[_Value, ...], default: _Default) -> _Value | _Default:

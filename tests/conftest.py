@@ -5,7 +5,6 @@ import ctypes
 import functools
 import gc
 import importlib
-import inspect
 import itertools
 import logging
 import os
@@ -191,34 +190,15 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     """
     gc.collect()
     gc.freeze()
-    _interpret_faster()
+    if interpreter := sys.modules.get("triton.runtime.interpreter"):
+        import interpreted
+
+        interpreted.faster(interpreter)
     try:
         return (yield)
     finally:
         gc.unfreeze()
         session.config.getini("filterwarnings").remove("error")
-
-
-def _interpret_faster() -> None:
-    """Let Triton's interpreter do what a kernel does, and no more: it takes a third of the time.
-
-    It computes each sum of integers once more in 64 bits, to see that nothing overflows. And it looks for the names that
-    it replaces among all members of modules and classes, at each launch and at each call of a device function.
-    """
-    interpreter = sys.modules.get("triton.runtime.interpreter")
-    if interpreter is None:
-        return
-    object.__setattr__(interpreter.interpreter_builder.options, "sanitize_overflow", False)
-    language, core = interpreter.tl, interpreter.tl.core
-    places = (language, core, language.math, core.tensor, core.tensor_descriptor_base)
-    names = {one: [name for name, member in inspect.getmembers(one) if core.is_builtin(member)] for one in places}
-
-    def patch_builtin(package: object, builder: object, scope: object) -> None:
-        for name in names[package]:
-            if core.is_builtin(member := getattr(package, name)):  # else it is replaced already
-                interpreter._patch_attr(package, name, member, builder, scope)
-
-    interpreter._patch_builtin = patch_builtin
 
 
 @pytest.hookimpl(wrapper=True)
@@ -240,14 +220,32 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == QUICK and _name(collection_path) in _SLOW_FILES else None
 
 
+@functools.cache
 def _name(path: Path) -> str:
     # As the lists above have it.
     folder = Path(__file__).parent
     return path.relative_to(folder).with_suffix("").as_posix() if path.is_relative_to(folder) else path.stem
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, object]:
+    """Let each worker begin with another part of a folder.
+
+    In a new checkout they rewrite the assertions of all tests, which takes longer than all else about collecting: what
+    one has rewritten the others find on disk.
+    """
+    report = yield
+    if isinstance(collector, pytest.Directory) and os.environ.get(_WHOLE) and "PYTEST_XDIST_WORKER" in os.environ:
+        count, number = int(os.environ["PYTEST_XDIST_WORKER_COUNT"]), int(os.environ["PYTEST_XDIST_WORKER"][2:])
+        first = len(report.result) * number // count
+        report.result = [*report.result[first:], *report.result[:first]]
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU where there is none; mark what is slow or apart; begin with the longest tests."""
+    if os.environ.get(_WHOLE):
+        items.sort(key=lambda item: item.path.parts)  # the same in each worker
     if changing := [item.nodeid for item in items if " at 0x" in item.nodeid]:  # workers would collect different tests
         raise pytest.UsageError(f"expected names that are the same in each process, got {changing[:3]}; give ids=")
     order = {name: at for at, name in enumerate(_LONGEST)}

@@ -28,11 +28,10 @@ from autotuned.typed_json import is_numpy_scalar
 if TYPE_CHECKING:
     from triton import Config
 
-    from autotuned.api import triton_listener
+    from autotuned.api import places, triton_listener
     from autotuned.api.static import Autotuner, Base
     from autotuned.launch import grid_program
     from autotuned.recording import recorder
-    from autotuned.resolve import places
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
     from autotuned.tunable import readers
@@ -40,7 +39,7 @@ else:
     from triton.runtime.autotuner import Autotuner
 
     Base = launcher.base()
-    grid_program, places, readers = map(later, ("launch.grid_program", "resolve.places", "tunable.readers"))
+    grid_program, places, readers = map(later, ("launch.grid_program", "api.places", "tunable.readers"))
     recorder, triton_listener = later("recording.recorder"), later("api.triton_listener")
 
 _TRITON_RUN = kernel.own_run()

@@ -76,7 +76,7 @@ class Builder:
         return self._done[at]
 
     def _compiled(self, wanted: Wanted) -> Built:
-        found = specialization.compile_(self._jit, wanted.special)
+        found = specialization.compile_(self._jit, wanted.special, wanted.code.text + wanted.form.text)
         code, metadata = found.asm.get("cubin"), specialization.launch_metadata_of(found, wanted.special)
         types = descriptors.flat(wanted.special.signature.values())
         if not isinstance(code, bytes) or metadata.get("profile_scratch_size"):

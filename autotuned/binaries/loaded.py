@@ -7,7 +7,7 @@ import ctypes
 import operator
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +37,7 @@ class Loaded:
         hash: The variant's digest.
         module, function: The driver's handles.
         n_regs, n_spills, n_max_threads: From the driver, asked at the first use.
+        facts: The fields of `metadata`.
         src: Has `fn` and `signature` only.
         run: Launches, as Triton's launcher does.
     """
@@ -44,7 +45,7 @@ class Loaded:
     def __init__(self, jit: Any, variant: Variant, code: bytes, device: int) -> None:
         launch = {**variant.launch, "target": specialization.target(variant.code.arch), "hash": variant.digest}
         self.variant, self.name, self.hash = variant, str(launch["name"]), variant.digest
-        self.metadata = _metadata_of(tuple(sorted(launch)))(**launch)
+        self.facts = SimpleNamespace(**launch)
         self.src = SimpleNamespace(fn=jit, signature=variant.form.signature)
         self.kernel, self.asm = code, _Stages(cubin=code)
         needs = libcuda.Needs(launch["shared"], 32 * launch["num_warps"], launch["num_ctas"] or 1)
@@ -55,6 +56,11 @@ class Loaded:
         self.module, self.function = found.module, found.handle
         self.n_max_threads = found.most_threads
         self.run = Launch(self, needs)
+
+    @cached_property
+    def metadata(self) -> Any:
+        """The facts as Triton's class, which takes as long to make as a binary to load; no launch needs it."""
+        return namedtuple("KernelMetadata", sorted(vars(self.facts)))(**vars(self.facts))
 
     @cached_property
     def n_regs(self) -> int:
@@ -100,12 +106,6 @@ class Loaded:
         self.run(x, y, z, stream, self.function, self.packed_metadata, metadata, enter, leave, *args)
 
 
-@lru_cache(maxsize=64)
-def _metadata_of(names: tuple[str, ...]) -> Any:
-    """The metadata class with these fields, cached: making one takes as long as loading a binary."""
-    return namedtuple("KernelMetadata", names)
-
-
 class _Stages(dict[str, Any]):
     def __missing__(self, stage: str) -> Any:
         raise KeyError(f"expected 'cubin', got {stage!r}: {NOT_HERE}")
@@ -115,7 +115,7 @@ class Launch:
     """`Loaded.run`: a replacement for Triton's launcher of a compiled kernel."""
 
     def __init__(self, loaded: Loaded, needs: libcuda.Needs) -> None:
-        metadata = loaded.metadata
+        metadata = loaded.facts
         self.num_ctas, self._needs = needs.ctas, needs
         self.global_scratch_size = getattr(metadata, "global_scratch_size", 0) or 0
         self.global_scratch_align = getattr(metadata, "global_scratch_align", 1) or 1

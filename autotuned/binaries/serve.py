@@ -14,7 +14,7 @@ from autotuned._startup import Frozen
 from autotuned.binaries import folders, libcuda
 from autotuned.binaries.folders import Kernel, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded
-from autotuned.binaries.variant import Code, Form, Variant, difference, form_of
+from autotuned.binaries.variant import Code, Form, Variant, difference, form_of_call
 from autotuned.configfiles import lookup, policy
 from autotuned.configfiles.entry import Entry
 from autotuned.configfiles.file import ConfigFile
@@ -131,10 +131,10 @@ class Server:
 
     def _asked_anew(self, call: Call, config: Any, code: Code) -> Asked | None:
         try:
-            special = self._specializer(code.arch).looked_up(self._tunable.everything(call, config))
+            given = self._tunable.everything(call, config)
+            form = form_of_call(self._specializer(code.arch), given, self.constexprs)
         except Exception:  # Triton's own launch refuses it, in its words
             return None
-        form = form_of(special, self.constexprs)
         return None if form is None else Asked(code, form)
 
     def specialize(self, call: Call, config: Any, arch: int) -> Specialization:
@@ -220,7 +220,7 @@ class Server:
 
     def find(self, call: Call, config: Any) -> tuple[Shelf, Variant, Asked] | None:
         """The binary for a call with a config, not yet loaded; None if none may be launched."""
-        if specialization.changes_code(self.jit) or "ir_override" in self._tunable.settings(config):
+        if specialization.changes_code(self.jit) or config.ir_override is not None or "ir_override" in config.kwargs:
             return None
         known = self._latest_found
         if known is not None and known[2] is self.asked(call, config):
@@ -298,10 +298,31 @@ class Server:
 
     # -- launching -----------------------------------------------------------------------------------------------
 
-    def sized(self, call: Call, config: Any) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """All parameters of the Triton function, in order, and the sizes of the grid, asked with them if callable."""
-        everything, grid = self._tunable.everything(call, config), call.grid
-        arguments = dict(zip(self._names, map(everything.get, self._names, self._defaults)))
+    def has_blocks(self, call: Call, config: Any) -> bool:
+        """Whether a callable grid has a block, as `TunableKernel.launches`; `sized` may take what it said."""
+        try:
+            arguments = self._arguments(call, config)
+            sizes = call.grid(arguments)
+            found = tuple([size.__index__() for size in sizes])
+        except Exception:  # the launch will raise
+            return True
+        vars(call)["sized"] = config, (arguments, found)  # which hold the call's tensors, and go with it
+        return not (isinstance(sizes, (tuple, list)) and 1 <= len(found) <= 3 and min(found) <= 0)
+
+    def _arguments(self, call: Call, config: Any) -> dict[str, Any]:
+        everything = self._tunable.everything(call, config)
+        return dict(zip(self._names, map(everything.get, self._names, self._defaults)))
+
+    def sized(self, call: Call, config: Any, was_asked: bool = False) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """All parameters of the Triton function, in order, and the sizes of the grid, asked with them if callable.
+
+        `was_asked`: no hook ran since the call's grid was asked by `has_blocks`, if it was.
+        """
+        to, known = vars(call).pop("sized", (None, None))
+        if was_asked and known is not None and to is config:
+            found: tuple[dict[str, Any], tuple[int, ...]] = known
+            return found
+        arguments, grid = self._arguments(call, config), call.grid
         try:
             sizes = grid(arguments) if callable(grid) else grid
             return arguments, tuple([size.__index__() for size in sizes])

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from autotuned._startup import Frozen, later, once
 from autotuned.errors import EncodingError
 from autotuned.key import source
-from autotuned.triton_compat import descriptors
-from autotuned.triton_compat.specialization import NUMBERS, Specialization, options_json
-from autotuned.typed_json import Json, canonical, digest, encode, integer, named, typed, wrong
+from autotuned.triton_compat import descriptors, specialization
+from autotuned.triton_compat.specialization import NUMBERS, Specialization, Specializer, options_json
+from autotuned.typed_json import Json, canonical, digest, digest_of_text, encode, integer, named, quoted, typed, wrong
 
 if TYPE_CHECKING:
     from autotuned.key import exact, words
@@ -75,7 +75,8 @@ class Form(Frozen):
     @once
     def fixed(self) -> str:
         """Canonical text of the parts that must be equal for a binary to serve."""
-        return canonical([self.constants, self.options, [name for name, _ in self.types]])
+        names = canonical([name for name, _ in self.types])
+        return f"[{canonical(self.constants)},{_text_of(self.options)},{names}]"  # as `canonical` writes a list of them
 
     @once
     def text(self) -> str:
@@ -233,7 +234,15 @@ class Variant(Frozen):
     @once
     def digest(self) -> str:
         """Hash of everything, including the machine code's hash; named by a config file's entry."""
-        return digest(self.to_json())[:DIGEST]
+        code, form = self.code.text, self.form
+        # As `canonical` writes `to_json`, by the texts of what variants share.
+        text = (
+            f'{{"blob":{quoted(self.blob)},"code":{code},"form":{{"assumes":{canonical(dict(form.assumes))},'
+            f'"constants":{canonical(form.constants)},"options":{_text_of(form.options)},'
+            f'"types":{canonical(form.types)}}},"kernel":{quoted(self.kernel)},'
+            f'"metadata":{_text_of(self.metadata)},"triton":{quoted(self.triton)}}}'
+        )
+        return digest_of_text(text)[:DIGEST]
 
     def to_json(self) -> dict[str, Json]:
         """All fields."""
@@ -296,17 +305,43 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
     assumes: dict[str, str] = {}
     try:
         for name, path, type_ in _parts(special.signature):
-            types[name] = type_
             if type_ == "constexpr":
                 value = given.get(path)
-                types[name] = _compiled_in(name, value, own)
-                if types[name] == "constexpr":
+                type_ = "constexpr" if name in own else _compiled_in(name, value)  # noqa: PLW2901
+                if type_ == "constexpr":
                     small = type(value) is int and -_SMALL < value < _SMALL
                     constants[name] = value if small or type(value) is bool else _spelled(name, value)
+            types[name] = type_
             if path in attrs and attrs[path]:
                 assumes[name] = _assumption(*map(tuple, attrs[path]))
         pairs = tuple(types.items())
         return Form(pairs, assumes, constants, _options_of(special.options)) if _are_known(pairs) else None
+    except (EncodingError, TypeError):
+        return None
+
+
+def form_of_call(specializer: Specializer, given: Mapping[str, Any], constexprs: Collection[str]) -> Form | None:
+    """`form_of` what a call is compiled for; raises what Triton raises."""
+    found = specializer.looked_up(given)
+    if found is None:
+        return form_of(specializer.of((), given), constexprs)
+    types: list[tuple[str, str]] = []
+    constants: dict[str, Json] = {}
+    assumes: dict[str, str] = {}
+    try:
+        for name, value, type_, special in found[0]:
+            if type_ != "constexpr":
+                if assumed := specializer.attrs[special]:
+                    assumes[name] = _assumption(*map(tuple, assumed))
+                types += [(name, type_)]
+            elif name in constexprs:
+                small = type(value) is int and -_SMALL < value < _SMALL
+                constants[name] = value if small or type(value) is bool else _spelled(name, value)
+                types += [(name, type_)]
+            else:
+                types += [(name, _compiled_in(name, value))]
+        pairs = tuple(types)
+        return Form(pairs, assumes, constants, _options_of(found[1])) if _are_known(pairs) else None
     except (EncodingError, TypeError):
         return None
 
@@ -336,18 +371,31 @@ def _options_of(options: Any) -> Json:
     if known is None or known[0] is not options:
         while len(_written) >= _MOST_WRITTEN:
             _written.pop(next(iter(_written)), None)
-        known = _written[id(options)] = options, plain(options_json(options))
+        made_of = specialization.made_of(options)
+        data = plain(options_json(options)) if made_of is None else {**_options_of(made_of[0]), **made_of[1]}
+        known = _written[id(options)] = options, data
     return known[1]
 
 
 _written: dict[int, tuple[Any, Json]] = {}
+_texts: dict[int, tuple[Any, str]] = {}
 _MOST_WRITTEN = 256
 
 
-def _compiled_in(name: str, value: Any, constexprs: Collection[str]) -> str:
-    """The type of a compiled-in part; a tuple may hold constants of its own."""
-    if name in constexprs or value is None:
-        return "constexpr" if name in constexprs else _NONE
+def _text_of(data: Json) -> str:
+    """Canonical text of options or metadata, written once for each object, which variants share and nobody edits."""
+    known = _texts.get(id(data))
+    if known is None or known[0] is not data:
+        while len(_texts) >= _MOST_WRITTEN:
+            _texts.pop(next(iter(_texts)), None)
+        known = _texts[id(data)] = data, canonical(data)
+    return known[1]
+
+
+def _compiled_in(name: str, value: Any) -> str:
+    """The type of a compiled-in part that is no constexpr parameter; a tuple may hold constants of its own."""
+    if value is None:
+        return _NONE
     if type(value) is int and value == 1:
         return _ONE
     return "constexpr" if "[" in name else "?"
@@ -356,7 +404,7 @@ def _compiled_in(name: str, value: Any, constexprs: Collection[str]) -> str:
 def _parts(signature: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...], str]]:
     """Name, path and type of each parameter, a tuple's items behind it."""
     if {*map(type, signature.values())} == {str}:
-        return [(name, (place,), type_) for place, (name, type_) in enumerate(signature.items())]
+        return [(name, (place,), signature[name]) for place, name in enumerate(signature)]
     return [part for place, (name, type_) in enumerate(signature.items()) for part in _flat(name, (place,), type_)]
 
 
@@ -371,12 +419,15 @@ def _flat(name: str, path: tuple[int, ...], type_: Any) -> Iterator[tuple[str, t
         yield from _flat(f"{name}[{place}]", (*path, place), inner)
 
 
+_SCALARS = frozenset((type(None), bool, int, float, str))
+
+
 def plain(value: Any) -> Json:
     """Options as JSON, tuples as lists; TypeError for other values."""
-    if value is None or type(value) in (bool, int, float, str):  # most
+    if type(value) in _SCALARS:
         return value
     if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
+        return {str(name): one if type(one) in _SCALARS else plain(one) for name, one in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(inner) for inner in value]
     if isinstance(value, (int, float, str)):

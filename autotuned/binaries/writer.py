@@ -77,11 +77,16 @@ def _config(path: Path) -> ConfigFile:
 
 
 def _readable(path: Path, config: ConfigFile) -> BinaryFile:
-    """The binaries beside a config file; a damaged file is rebuilt, so nothing is lost with it."""
+    """The binaries beside a config file; a damaged file is rebuilt, so nothing is lost with it.
+
+    One that the system does not let us read may be whole: its BinaryError is raised.
+    """
     beside = path_beside(path, config.kernel)
     try:
         return read(beside, config.kernel)
-    except BinaryError:
+    except BinaryError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
         return BinaryFile(config.kernel)
 
 
@@ -120,12 +125,13 @@ def take_out(keys: Sequence[Key], path: Path) -> None:
         OSError: It cannot be read or written.
     """
     beside = path_beside(path, keys[0].kernel)
-    _refuse_newer(beside)
-    left = writer.take_out(keys, path)
-    if left is None:
-        disk.remove(beside)
-    elif beside.exists():
-        write(path, left, read(beside, left.kernel))
+    with locks.locked(layout.config_file_lock_path(path)):  # else what others add meanwhile would be lost
+        _refuse_newer(beside)
+        left = writer.take_out(keys, path)
+        if left is None:
+            disk.remove(beside)
+        elif beside.exists():
+            write(path, left, read(beside, left.kernel))
 
 
 def _refuse_newer(path: Path) -> None:

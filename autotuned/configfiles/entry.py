@@ -13,6 +13,7 @@ from autotuned.store import conditions, record
 from autotuned.store.conditions import Conditions
 from autotuned.typed_json import Json, is_finite, texts, typed
 
+_INFINITE = float("inf")
 WARPS = (1, 2, 4, 8, 16, 32, 64)  # Triton takes powers of two only
 
 
@@ -53,15 +54,20 @@ class Entry:
         return replace(self, binaries=tuple(sorted(set(digests))))
 
 
-def load_entry(data: Any, where: str) -> Entry:
-    """Parse and check an entry's JSON; RecordError if a field is missing, unknown, of another type or out of range."""
+def load_entry(data: Any, where: str, is_asked: bool = False) -> Entry:
+    """Parse and check an entry's JSON; RecordError if a field is missing, unknown, of another type or out of range.
+
+    `is_asked` tells that its call is the one of a key, by its text.
+    """
     fields = fields_of({"compiled": [], **typed(data, dict, where)}, where,
                      {"call", "config", "conditions", "median_us", "vs_default", "compiled"})  # fmt: skip
     for name in ("median_us", "vs_default"):
         number = fields[name]
-        if number is not None and (not is_finite(number) or number <= 0):
+        if not (number is None or (type(number) is float and 0 < number < _INFINITE)) and (
+            not is_finite(number) or number <= 0
+        ):
             raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
-    call = check_call(fields["call"], f"{where}.call")
+    call = fields["call"] if is_asked else check_call(fields["call"], f"{where}.call")
     config = record.check_config(fields["config"], f"{where}.config")
     check_values(call, config, f"{where}.config")
     measured = conditions.load(fields["conditions"], f"{where}.conditions")

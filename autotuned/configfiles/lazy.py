@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +16,7 @@ from autotuned.typed_json import Json, canonical, line, typed
 # How the rules, the groups and an entry begin in `ConfigFile.dump`, and how rules and groups end.
 _RULES, _GROUPS, _ENTRY = '\n "rules": [', '\n "groups": [', '\n   {"call": '
 _END_OF_RULES, _END = "\n ],", "\n ]\n}\n"
+_CONTEXT, _ENTRIES, _NEXT_GROUP = '  {"context": ', ', "entries": [', ",\n\n\n"  # parts of a group, and between two
 
 
 def read_lazily(content: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
@@ -33,8 +34,7 @@ def read_lazily(content: str | bytes, path: str) -> tuple[ConfigFile | None, lis
     faults: list[Fault] = []
 
     def whole() -> ConfigFile:
-        file, found = read(text, path)
-        faults.extend(found)
+        file, faults[:] = read(text, path)
         return file or head
 
     return LazyFile(head, unread, whole), faults
@@ -62,17 +62,20 @@ class LazyFile(ConfigFile):
 
     def __init__(self, head: ConfigFile, unread: Unread, whole: Callable[[], ConfigFile]) -> None:
         self._unread: Unread | None = unread
-        self._whole, self._completing = whole, threading.RLock()
+        self._whole = whole
         self._parts: dict[str, Any] = {}
         super().__init__(head.kernel, head.device)
 
     def complete(self) -> None:
-        """Check what was not asked for."""
-        with self._completing:
+        """Check what was not asked for.
+
+        Without a lock, which a forked child could not take if a thread held it: two threads may read the same.
+        """
+        if self._unread is not None:
+            whole = self._whole()
+            parts = {name: getattr(whole, name) for name in self._parts}
             if self._unread is not None:
-                whole = self._whole()
-                self._parts = {name: getattr(whole, name) for name in self._parts}
-                self._unread = None
+                self._parts, self._unread = parts, None
 
     def _asked(self, ask: Callable[[Unread], Any]) -> Any:
         """What the unread entries answer; None if all must be checked."""
@@ -107,7 +110,7 @@ class OtherLayoutError(ValueError):
 
 
 class Unread:
-    """The text of a file as this package writes it, parsed and not checked.
+    """The text of a file as this package writes it, cut into its lines: an entry's line is parsed when it is asked for.
 
     Attributes:
         head: The file's fields besides its rules and groups.
@@ -119,49 +122,68 @@ class Unread:
     def __init__(self, text: str) -> None:
         before, begin, self._text = text.partition(_GROUPS)
         head, _, rules = before.partition(_RULES)
-        self.head: dict[str, Json] = typed(disk.parse_trusting(head + begin + self._text), dict, "file")
-        groups = self.head.pop("groups")
-        if (rules and not _is_list(rules)) or head != _head(self.head) or not self._is_as_written(groups):
+        self.head: dict[str, Json] = typed(disk.parse_trusting(f"{head}{begin}{_END}"), dict, "file")
+        del self.head["groups"]
+        if (rules and not _is_list(rules)) or head != _head(self.head) or not self._text.endswith(_END):
             raise OtherLayoutError
-        self._contexts = [typed(group["context"], dict, "context") for group in groups]
-        self._entries = [(place, entry) for place, group in enumerate(groups) for entry in group["entries"]]
-        if self._text.count(_ENTRY) != len(self._entries) or len(set(map(canonical, self._contexts))) < len(groups):
+        self._ends: list[int] = []  # where each group ends in the text
+        self._contexts = [self._context_of(group) for group in self._text.removesuffix(_END).split(_NEXT_GROUP)]
+        if len(set(map(canonical, self._contexts))) < len(self._contexts):
             raise OtherLayoutError
         self._known: dict[int, Entry] = {}
 
-    def _is_as_written(self, groups: Json) -> bool:
-        """Whether `dump` writes this text: then no name is given twice, which `parse_trusting` misses."""
-        one_line = self._text.replace(",\n\n\n  {", ", {").replace(",\n   {", ", {").replace("[\n   {", "[{")
-        written = line(groups)[1:-1]
-        return one_line == f"\n  {written}{_END}" and all(len(group) == 2 for group in groups)
+    def _context_of(self, group: str) -> Json:
+        """The context of the group that this text holds, which must be a line, and a line for each entry."""
+        before = self._ends[-1] + len(_NEXT_GROUP) if self._ends else 0
+        self._ends.append(before + len(group))
+        head, _, entries = group.partition(_ENTRIES)
+        begin, written = ("\n" + _CONTEXT if not before else _CONTEXT), head.partition(_CONTEXT)[2]
+        context = typed(disk.parse_trusting(written), dict, "context")
+        lines = entries.count("\n")
+        is_as_written = head == begin + written and written == line(context) and entries.endswith("}]}")
+        if not is_as_written or not 0 < lines == entries.count(_ENTRY) == entries.count(f"}},{_ENTRY}") + 1:
+            raise OtherLayoutError
+        _parsed(entries[entries.rindex("\n") + 1 :])  # nothing but the list's end follows it
+        return context
 
     def of_call(self, call: Json) -> list[tuple[Json, Entry]]:
         """The entries for a call, each with its context; ValueError if one is faulty."""
         found = {}
-        for number in self._numbers(f"{_ENTRY}{line(call)}, "):
-            group, data = self._entries[number]
-            if group in found or data["call"] != call:
+        for at in self._places(f"{_ENTRY}{line(call)}, "):
+            group, entry = bisect.bisect(self._ends, at), self._entry(at + 1, True)
+            if group in found or entry.call != call:
                 raise OtherLayoutError  # one of them is a fault
-            found[group] = self._entry(number)
+            found[group] = entry
         return [(self._contexts[group], entry) for group, entry in found.items()]
 
     def names(self, digest: str) -> bool:
         """Whether an entry names this binary, with "" any; ValueError if a faulty one does."""
         if not digest:
             return '"compiled": ["' in self._text
-        return any(digest in self._entry(number - 1).binaries for number in self._numbers(f'"{digest}"'))
+        lines = (self._text.rindex("\n", 0, at) + 1 for at in self._places(f'"{digest}"'))
+        return any(digest in self._entry(at).binaries for at in lines)
 
-    def _numbers(self, wanted: str) -> Iterator[int]:
-        """How many entries begin before each place that has this text."""
+    def _places(self, wanted: str) -> Iterator[int]:
+        """Where this text is."""
         at = self._text.find(wanted)
         while at >= 0:
-            yield self._text.count(_ENTRY, 0, at)
+            yield at
             at = self._text.find(wanted, at + 1)
 
-    def _entry(self, number: int) -> Entry:
-        if number not in self._known:
-            self._known[number] = load_entry(self._entries[number][1], "entry")
-        return self._known[number]
+    def _entry(self, at: int, is_asked: bool = False) -> Entry:
+        """The entry whose line begins here, of the call that is asked for or of any."""
+        if at not in self._known:
+            self._known[at] = load_entry(_parsed(self._text[at : self._text.index("\n", at)]), "entry", is_asked)
+        return self._known[at]
+
+
+def _parsed(entry: str) -> Json:
+    """The JSON on the line of an entry."""
+    written = entry.removeprefix("   ").removesuffix(",").removesuffix("]}")
+    data = disk.parse_trusting(written)
+    if written != line(data):  # then no name is given twice, which `parse_trusting` misses
+        raise OtherLayoutError
+    return data
 
 
 def _head(fields: Mapping[str, Json]) -> str:

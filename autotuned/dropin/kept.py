@@ -6,6 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from autotuned.dropin.stock_tuner import keeping
 from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import exact, source
 from autotuned.search import failures
-from autotuned.triton_compat import compiled, fingerprint, launcher, specialization
+from autotuned.triton_compat import compiled, fingerprint, globals_used, launcher, specialization
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization
 from autotuned.typed_json import Json, canonical, digest
@@ -65,7 +66,7 @@ class Kept:
         if now is not self:
             return (self._original if now is None else now)(src, target=target, options=options, **more)
         start, wanted = time.perf_counter(), _wanted(src, target, options)
-        compile_ = partial(self._original, src, target=target, options=options, **more)
+        compile_ = partial(self._made, wanted, src, target=target, options=options, **more)
         found = self._found(src, wanted) if wanted is not None else None
         if found is None or wanted is None:
             return self._compiled(wanted, compile_)
@@ -73,6 +74,11 @@ class Kept:
         events.emit("load", wanted.kernel, wanted.digest, time.perf_counter() - start, str(self._path(wanted)))
         compiled.replace_if_refused(found, partial(self._instead, wanted, compile_))
         return found
+
+    def _made(self, wanted: Wanted | None, src: Any, **more: Any) -> Any:
+        """Triton's kernel: what is kept under a code is compiled from that code, and not what Triton's cache has."""
+        with globals_used.cached_as(src, wanted.digest) if wanted is not None else nullcontext():
+            return self._original(src, **more)
 
     def _compiled(self, wanted: Wanted | None, compile_: Callable[[], Any]) -> Any:
         made = compile_()

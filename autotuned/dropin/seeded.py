@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import later
+from autotuned._startup import after_fork, later
 from autotuned.dropin.empties import LeftOut
 from autotuned.dropin.stock_tuner import Seed, compiling, keeping, seed_of, timing_of
 from autotuned.dropin.widened import Widened
@@ -294,8 +294,17 @@ class Memory(dict[Any, Any]):
 _adopting = threading.Lock()
 
 
+def _forked() -> None:  # another thread may have held the lock
+    global _adopting
+    _adopting = threading.Lock()
+
+
+after_fork(_forked)
+
+
 def adopt(tuner: Any) -> Memory:
     """Give one of Triton's tuners a cache that asks the store."""
+    seed_of(tuner)  # names its kernel, whose compilations are seen even if nothing is ever looked up
     with _adopting:
         if type(tuner.cache) is not Memory:
             if not (keeping and kept_choices.are_there()):

@@ -8,6 +8,7 @@ import logging
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -249,10 +250,12 @@ _seeds: weakref.WeakKeyDictionary[Any, Seed | None] = weakref.WeakKeyDictionary(
 
 def seed_of(tuner: Any) -> Seed | None:
     """The seed of one of Triton's tuners; None, with a log line, if its kernel cannot have one."""
-    if tuner not in _seeds:
-        try:
+    try:
+        if tuner not in _seeds:
             _seeds[tuner] = Seed(tuner)
-        except Exception as error:  # a foreign kernel class: never fail its launch
-            log.info("no choices are stored for %r: %s", tuner.fn, failures.describe(error))
+        return _seeds[tuner]
+    except Exception as error:  # a foreign class of kernel or tuner: never fail its launch
+        log.info("no choices are stored for %r: %s", tuner.fn, failures.describe(error))
+        with suppress(TypeError):  # a tuner without a hash
             _seeds[tuner] = None
-    return _seeds[tuner]
+        return None

@@ -13,12 +13,13 @@ from autotuned.key import naming
 from autotuned.key.reach import stored
 from autotuned.key.source_text import Body, tree
 
-# Names that Python, `abc`, `dataclasses` and `typing` derive from the rest; they differ between Python versions.
+# Names that Python, `abc`, `copy`, `dataclasses` and `typing` derive from the rest, some only when an object is copied;
+# they differ between Python versions.
 _MADE = frozenset((
     "__module__", "__dict__", "__weakref__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__classdictcell__",
     "__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__match_args__", "__replace__",
-    "__dataclass_params__", "__dataclass_fields__",
+    "__dataclass_params__", "__dataclass_fields__", "__slotnames__",
 ))  # fmt: skip
 _MAKERS = ("__init__", "__new__", "__post_init__", "__setstate__", "__init_subclass__")
 _METHODS = (FunctionType, staticmethod, classmethod, property)

@@ -32,6 +32,7 @@ from autotuned.typed_json import (
 )
 
 T = TypeVar("T")
+_WIDEST = 1 << WIDE - 1  # integers below are spelled as they are
 CLASSES = 4096  # whose facts are remembered
 
 
@@ -137,13 +138,15 @@ def call_part(
     Raises:
         EncodingError: A value in the key has no JSON form and there is no `fallback`.
     """
-    part: dict[str, Json] = {"tensors": {}, "values": {}, "none": []}
+    tensors: dict[str, Json] = {}
+    values: dict[str, Json] = {}
+    part: dict[str, Json] = {"tensors": tensors, "values": values, "none": []}
     for name, value in arguments.items():
-        if type(value) is int and name not in spec.buckets and value.bit_length() < WIDE:  # the most common
-            if spec.has_value(name, value):
-                part["values"][name] = value
+        if type(value) is int and name not in spec.buckets and -_WIDEST < value < _WIDEST:  # the most common
+            if spec.names is None or name in spec.names or name in spec.constexprs or name in spec.exact:
+                values[name] = value
         elif is_tensor_type(type(value)):
-            part["tensors"][name] = _tensor_part(value, spec, name)
+            tensors[name] = _tensor_part(value, spec, name)
         elif type(value) is not float or spec.has_value(name, value):
             _add_argument(part, spec, name, value, kernel, fallback)
     for name, function in spec.functions.items():
@@ -183,16 +186,22 @@ def layout(tensor: Any) -> Layout:
 class Layout(dict[str, Json]):
     """A tensor's part of a key with its canonical text; shared between keys, so never modified."""
 
-    __slots__ = ("text",)
+    __slots__ = ("_text",)
 
-    def __init__(self, fields: Mapping[str, Json] | Iterable[tuple[str, Json]] = ()) -> None:  # as dict: asdict
-        super().__init__(fields)
-        self.text = canonical(dict(self))
+    @property
+    def text(self) -> str:
+        """The canonical text, made when a key is."""
+        try:
+            return self._text
+        except AttributeError:
+            self._text: str = canonical(dict(self))
+            return self._text
 
 
 def _tensor_part(tensor: Any, spec: KeySpec, name: str) -> Layout:
     try:
-        return _part(tensor.dtype, tensor.shape, strides_of(tensor), spec, name)
+        strides = tensor.stride() if hasattr(tensor, "stride") else strides_of(tensor)
+        return _part(tensor.dtype, tensor.shape, strides, spec, name)
     except (RuntimeError, AttributeError):
         fields = _without_strides(tensor, spec, name)
         if fields is None:
@@ -212,8 +221,8 @@ def _without_strides(tensor: Any, spec: KeySpec, name: str) -> dict[str, Json] |
 
 
 def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> Layout:
-    sizes = shape if isinstance(shape, tuple) else tuple(shape)
-    if not spec.has_shape(name):
+    sizes = tuple(shape)
+    if spec.names is not None and name not in spec.names and name not in spec.exact:  # as `has_shape`
         return _layout(str(dtype), sizes, tuple(strides), None)
     bucket = spec.buckets.get(name)
     shown = tuple(int(bucket(int(size))) for size in sizes) if bucket else sizes
@@ -309,11 +318,11 @@ def stride_pattern(shape: Sequence[int], strides: Sequence[int]) -> str:
     `_layout_words` in launch/table.py together with this.
     """
     empty = 0 in shape
-    pattern = []
+    pattern: list[str] = []
     for dim, (size, stride) in enumerate(zip(shape, strides)):
         if size == 1 or empty:
             stride = math.prod(max(following, 1) for following in shape[dim + 1 :])
-        pattern.append(str(stride) if stride in (0, 1) else "*")
+        pattern += str(stride) if stride in (0, 1) else "*"
     return "".join(pattern)
 
 

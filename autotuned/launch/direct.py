@@ -98,12 +98,8 @@ def looked_up(found: compiled.Handle, made: Bound, renew: Callable[[Any], None])
 
 def _constants(tunable: Tunable, names: Sequence[str], config: Any) -> Mapping[str, Any]:
     """Values of tuned parameters; those missing in this config keep the kernel's default."""
-    values = config.all_kwargs()
-    return {
-        parameter.name: values.get(parameter.name, parameter.default)
-        for parameter in tunable.parameters
-        if parameter.name not in names
-    }
+    tuned = {p.name: p.default for p in tunable.parameters if p.name not in names}
+    return {name: value for name, value in {**tuned, **config.all_kwargs()}.items() if name in tuned}
 
 
 def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[], Callable[[tuple[Any, ...]], bool]]:
@@ -112,7 +108,11 @@ def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[], C
     Generated, since the Python twin runs it on the hot path for callable grids.
     """
     of = compiled.compiled_for
-    kept = [(name, isinstance(one, tuple), of([one])) for name, one in zip(names, values) if type(one) not in PLAIN]
+    others = [(name, one) for name, one in zip(names, values) if type(one) not in PLAIN]
+    found = [[one] for one in of([one for _, one in others])]
+    if len(found) < len(others):  # one has no memory
+        found = [[*of([one])] for _, one in others]
+    kept = [(name, isinstance(one, tuple), memory) for (name, one), memory in zip(others, found)]
 
     def make() -> Callable[[tuple[Any, ...]], bool]:
         tensors = {name: found[0] for name, is_tuple, found in kept if found and not is_tuple}

@@ -36,7 +36,7 @@ def fields(
         prologue: The config's hook or None, its extra arguments by name, and indexes of zeroed parameters.
     """
     kernel = found.kernel()
-    metadata = kernel.metadata
+    metadata = _facts(kernel)
     kinds, described = _parameters(tuple(kernel.src.signature.items()), tuple(names))
     needs_more = [getattr(one, name, 0) for one in (metadata, found.run) for name in ALLOCATES]
     if kinds is None or any(needs_more) or metadata.shared > 228 << 10 or metadata.target.backend != "cuda":
@@ -55,6 +55,11 @@ def fields(
         found.dicts, ctas, hook, {**blank, **given}, tuple(zeroed),
         found.device, encodings,
     )  # fmt: skip
+
+
+def _facts(kernel: Any) -> Any:
+    """The metadata of Triton's kernel; of a shipped binary, which seldom makes that class, the same facts."""
+    return vars(kernel).get("facts") or kernel.metadata
 
 
 @lru_cache(maxsize=256)
@@ -106,8 +111,8 @@ class Twin:
         described = descriptors.flat(signature.values())
         self._written = getattr(found.run, "written", descriptors.written)  # of a shipped binary, or Triton's own
         how = descriptors.metas if self._written is descriptors.written else descriptors.encodings
-        self._described = how(described, kernel.metadata) or [None] * len(described)
-        launched_by = found.run if hasattr(found.run, "num_ctas") else kernel.metadata
+        self._described = how(described, _facts(kernel)) or [None] * len(described)
+        launched_by = found.run if hasattr(found.run, "num_ctas") else _facts(kernel)
         self._attributes = launch_attributes(launched_by, getattr(launched_by, "num_ctas", 1))
 
     def differences(self, values: tuple[Any, ...], grid: Any, passed: tuple[Any, ...] | None) -> list[str]:

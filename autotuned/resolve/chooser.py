@@ -23,6 +23,7 @@ from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
+    from autotuned.gpu.device import Device
     from autotuned.resolve import advice, explain, fallback, fleet, offering, sealing, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
@@ -136,11 +137,11 @@ class Chooser:
             NotTunedError: Nothing is stored, and the mode, a graph capture or the caller forbids a search.
             AllConfigsFailedError, DeviceLostError: The search failed.
         """
-        self.tunable.device(call)  # without a GPU this raises an error that says what to do
+        where = self.tunable.device(call)  # without a GPU this raises an error that says what to do
         start = time.perf_counter()
         pinned = self._allowed(call, pinned)
         mode = mode or env.current_mode()
-        live, choice = self._ready_first(call, mode) if pinned is None else (Live(), None)
+        live, choice = self._ready_first(call, mode, where) if pinned is None else (Live(), None)
         if mode == "off" and len(live) > 1 and self.options.default is None:
             return Chosen(call, self.first_that_compiles(call, live), live)
         choice = choice or self._without_key(call, live, mode, pinned)
@@ -172,7 +173,7 @@ class Chooser:
             return Choice(next(iter(live.values())), Origin.ONLY)
         return self.default(call, live) if mode == "off" else None
 
-    def _ready_first(self, call: Call, mode: str) -> tuple[Live, Choice | None]:
+    def _ready_first(self, call: Call, mode: str, where: Device) -> tuple[Live, Choice | None]:
         """The candidates, and the `_ready` choice among them.
 
         A callable grid is asked about that choice only: which others it launches does not matter then, and asking runs
@@ -180,15 +181,15 @@ class Chooser:
         """
         if not callable(call.grid) or self.state.options.declared is not None or self.options.check is not None:
             live = self.candidates(call)
-            return live, self._ready(call, live, mode) if len(live) > 1 else None
+            return live, self._ready(call, live, mode, where) if len(live) > 1 else None
         every = self._unlaunched(call)
-        choice = self._ready(call, every, mode) if len(every) > 1 else None
-        if choice is not None and self.tunable.launches(call, choice.config):
+        choice = self._ready(call, every, mode, where) if len(every) > 1 else None
+        if choice is not None and self.shipped.server.has_blocks(call, choice.config):
             return every, choice
         live = self._launching(call, every)
-        return live, self._ready(call, live, mode) if 1 < len(live) < len(every) else None
+        return live, self._ready(call, live, mode, where) if 1 < len(live) < len(every) else None
 
-    def _ready(self, call: Call, live: Live, mode: str) -> Choice | None:
+    def _ready(self, call: Call, live: Live, mode: str, where: Device) -> Choice | None:
         """A choice shipped with a compiled kernel, if no other origin comes first; needs no key.
 
         So a start that compiles nothing does not wait for the toolchain's hash, which reads all of Triton.
@@ -198,7 +199,7 @@ class Chooser:
             return None
         if not self.shipped.may_be_first():
             return None
-        seen = self.shipped.look(call, self.part(call), live, options.needs(self.tunable.name, live))
+        seen = self.shipped.look(call, where, self.part(call), live, options.needs(self.tunable.name, live))
         lookup.report(self.tunable.name, mode == "strict")
         return seen.choice
 

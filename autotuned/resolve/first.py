@@ -24,7 +24,7 @@ def launch_bound(tuner: Any, chosen: Chosen, binary: Any, start: float) -> Any:
     """
     call, choice, server = chosen.call, chosen.choice, tuner.chooser.shipped.server
     values, in_c, is_asked = tuple(call.arguments.values()), tuner.launcher.in_c, callable(call.grid)
-    arguments, sizes = server.sized(call, choice.config)
+    arguments, sizes = server.sized(call, choice.config, was_asked=True)
     if is_asked or binary is None:  # a grid may have changed what the binary is for
         binary = server.load(call, choice.config)
         if binary is None:

@@ -6,6 +6,8 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -303,6 +305,16 @@ class Context:
         return latest[1], latest[2]
 
 
+def _values_of(given: list[Any]) -> list[Any]:
+    """All that configs hold, with its types: 1 equals True. Without a call for each, as of every first launch."""
+    parts = [*map(vars, given), *map(_KWARGS, given)]
+    values = [*chain.from_iterable(map(dict.values, parts))]
+    return [*map(tuple, parts), *values, *map(type, values)]
+
+
+_KWARGS = attrgetter("kwargs")
+
+
 class State:
     """What a process knows of one tuned function; shared by its chooser and searcher."""
 
@@ -367,16 +379,17 @@ class State:
 
     def listed(self, given: list[Any]) -> tuple[Live, frozenset[str]]:
         """The candidates in a list and the names that they set, made anew if the list or one of its configs changed."""
-        try:
-            now = given, canonical([*map(vars, given)])
-        except (ValueError, TypeError):  # hooks, and other values that may change within
-            now = None
         known = self._listed  # read once: another thread may replace it
-        if now is None or known[0] is None or now[1] != known[0][1] or [*map(id, now[0])] != [*map(id, known[0][0])]:
+        try:
+            now = [*map(id, given), *_values_of(given)]
+            changed = known[0] is None or now != known[0][1]
+        except Exception:  # values that compare otherwise, such as arrays
+            now, changed = [], True
+        if changed:
             live = Live((self.identity(one), one) for one in given)
             names = self.names_set_by(given)
-            plain = now is not None and None not in map(configs.plain_values, given)
-            known = self._listed = ([*given], now[1]) if now is not None and plain else None, live, names
+            plain = None not in map(configs.plain_values, given)  # no hooks, and no values that may change within
+            known = self._listed = ([*given], now) if now and plain else None, live, names
         return known[1], known[2]
 
     def names_set_by(self, given: Iterable[Any]) -> frozenset[str]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autotuned.binaries import serve
     from autotuned.configfiles import lookup, nearest_shape, shipped_rules
     from autotuned.configfiles.policy import Within
+    from autotuned.gpu.device import Device
     from autotuned.key import words
     from autotuned.resolve import explain
     from autotuned.resolve.explain import Explanation
@@ -226,10 +227,10 @@ class Shipped:
         """Whether config files come first: there are binaries, and no record of the kernel."""
         return self.possible and not _has_records(self._tunable.name) and self._offered
 
-    def look(self, call: Call, part: Json, live: Candidates, needed: Conditions) -> Look:
+    def look(self, call: Call, device: Device, part: Json, live: Candidates, needed: Conditions) -> Look:
         """The choice of an entry with a binary, matched without the toolchain; after `may_be_first`."""
-        device, state = self._tunable.device(call), self._latest_offered[0]
-        return self.server.look(call, device, part, self._context.without_toolchain(device), live, needed, state)
+        context, state = self._context.without_toolchain(device), self._latest_offered[0]
+        return self.server.look(call, device, part, context, live, needed, state)
 
     def place(self, question: Question) -> Callable[[Key, Candidates], Look]:
         """The same as a place."""

@@ -310,13 +310,13 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
         if type(value) in PLAIN:  # most, and each test below takes calls
             continue
         if isinstance(value, tuple):
-            found.append(compiled_for(value))
+            found += [compiled_for(value)]
             continue
         try:
-            found.append((value.dtype, value.data_ptr() & 15 == 0, value.get_device()))
+            found += [(value.dtype, value.data_ptr() & 15 == 0, value.get_device())]
         except AttributeError:
             if is_descriptor(value):
-                found.append((*compiled_for([value.base]), *value.block_shape))
+                found += [(*compiled_for([value.base]), *value.block_shape)]
     return tuple(found)
 
 

@@ -1,14 +1,20 @@
-"""Whether Triton records globals that a kernel uses: told from its text, without Triton's walk over its syntax."""
+"""What Triton's records of a function leave out: told from its text, without Triton's walk over its syntax."""
 
 from __future__ import annotations
 
+import hashlib
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from autotuned._startup import after_fork
+
 # Names in a text are what stands between other characters. Without `re`: compiling a pattern takes 0.2 ms.
 _DIGITS = "0123456789"
+_SETTLED = ("triton", "math")  # of the toolchain
 _APART = {at: " " for at in range(128) if not (chr(at).isalnum() or chr(at) == "_")}
 
 
@@ -18,18 +24,11 @@ def may_be_recorded(jit: Any) -> bool:
     False only if it finds none (`used_global_vals` after `cache_key`, which takes thousands of calls): every name in
     the text that is a global or a closed-over name stands for nothing, a module, or a function of Triton's.
     """
-    known, seen, waiting = _clear.get(id(jit)), {0}, [jit]
+    known = _clear.get(id(jit))
     if known is not None and known[0]() is jit and known[1] is jit.src:  # Triton, too, looks once
         return False
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        found = _outside(one)
-        if found is None:
-            return True
-        waiting += found
+    if _reached(jit) is None:
+        return True
     if len(_clear) >= _MOST:
         _clear.clear()
     _clear[id(jit)] = weakref.ref(jit), jit.src
@@ -40,8 +39,81 @@ _clear: dict[int, tuple[Any, str]] = {}  # by id: functions without such globals
 _MOST = 4096
 
 
-def _outside(jit: Any) -> list[Any] | None:
-    """The functions of Triton that a text may name; None if it may name anything else that counts."""
+def is_hashed_whole(source: Any) -> bool:
+    """Whether Triton's hash of a source says all that is compiled in, so that its cache has no other code under it.
+
+    It leaves out values that are attributes of modules, or that constexpr functions read, types of constants, and
+    whatever a function's names stand for since Triton hashed it.
+    """
+    plain = all(value is None or type(value) in (bool, int, float) for value in source.constants.values())
+    functions = _reached(source.fn, all_values=True) if plain else None
+    return functions is not None and _are_hashes_of_now(functions)
+
+
+@contextmanager
+def cached_as(source: Any, code: str) -> Iterator[None]:
+    """While a source compiles: find nothing else in Triton's cache for it, where Triton's hash does not say it all.
+
+    Args:
+        code: Text of what it is compiled from, as its binary is kept under.
+    """
+    if is_hashed_whole(source):
+        yield
+        return
+    own = source.hash
+    source.hash = lambda: hashlib.sha256(f"{own()} {code}".encode("utf-8", "surrogatepass")).hexdigest()
+    try:
+        yield
+    finally:
+        del source.hash
+
+
+def _are_hashes_of_now(functions: list[Any]) -> bool:
+    """Whether Triton would hash the first of these functions as before, which may be long ago."""
+    with _hashing:
+        then, known = functions[0].cache_key, [(one, one.hash) for one in functions]
+        if any(str(before).startswith("recursion:") for _, before in known):  # another thread is hashing it
+            return False
+        try:
+            for one in functions:
+                one.hash = None
+            return bool(then == functions[0].cache_key)
+        finally:
+            for one, before in known:
+                one.hash = before
+
+
+_hashing = threading.Lock()
+
+
+def _forked() -> None:  # another thread may have held the lock
+    global _hashing
+    _hashing = threading.Lock()
+
+
+after_fork(_forked)
+
+
+def _reached(jit: Any, all_values: bool = False) -> list[Any] | None:
+    """A function and those of Triton that it may call; None if one may name anything else that counts."""
+    reached: dict[int, Any] = {}
+    waiting = [jit]
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in reached:
+            reached[id(one)] = one
+            found = _outside(one, all_values)
+            if found is None:
+                return None
+            waiting += found
+    return list(reached.values())
+
+
+def _outside(jit: Any, all_values: bool) -> list[Any] | None:
+    """The functions of Triton that a text may name; None if it may name anything else that counts.
+
+    With `all_values` numbers and the like count too, as attributes of modules other than Triton's.
+    """
     function, written = getattr(jit, "fn", None), getattr(jit, "src", None)
     if not isinstance(function, FunctionType) or not isinstance(written, str) or not written.isascii():
         return None
@@ -59,21 +131,21 @@ def _outside(jit: Any) -> list[Any] | None:
     functions = [value for value in named if type(value) is not ModuleType]
     within = {id(module): module for module in modules}
     while modules:
-        for value in _values(names, vars(modules.pop())):
+        module = modules.pop()
+        every = all_values and module.__name__.partition(".")[0] not in _SETTLED
+        for value in _values(names, vars(module)):
             if type(value) is not ModuleType:
-                functions += [] if _is_harmless(value) else [value]
+                functions += [] if _is_harmless(value) and not every else [value]
             elif id(value) not in within:
                 within[id(value)] = value
                 modules.append(value)
     return functions if all(map(_is_function, functions)) else None
 
 
-def _values(names: set[str], scope: Mapping[str, Any]) -> Iterator[Any]:
+def _values(names: set[str], scope: Mapping[str, Any]) -> list[Any]:
     """What these names stand for, without what Triton passes over."""
-    for name in names & scope.keys():
-        value = scope[name]
-        if value is not None and not getattr(value, "__triton_builtin__", False):
-            yield value
+    values = [scope[name] for name in names & scope.keys()]
+    return [value for value in values if value is not None and not getattr(value, "__triton_builtin__", False)]
 
 
 def _is_harmless(value: Any) -> bool:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from functools import partial
 from typing import Any
 
@@ -103,10 +104,12 @@ class _Quiet:
             code: int = self._before.check_call(command, **options)
             return code
         none = subprocess.DEVNULL  # a pipe would stay open as long as the compiler runs
-        process = subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
-        end = partial(_end, process, self._thread, os.getpid())
-        atexit.register(end)
+        started: futures.Future[subprocess.Popen[bytes]] = futures.Future()
+        end = partial(_end, started, self._thread, os.getpid())
+        atexit.register(end)  # before it starts: a program may end meanwhile
         try:
+            process = subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
+            started.set_result(process)
             if process.wait():
                 raise subprocess.CalledProcessError(process.returncode, command)
         finally:
@@ -114,11 +117,13 @@ class _Quiet:
         return 0
 
 
-def _end(process: subprocess.Popen[bytes], thread: threading.Thread, owner: int) -> None:
+def _end(started: futures.Future[subprocess.Popen[bytes]], thread: threading.Thread, owner: int) -> None:
     """End a compiler with all that it has started, and let its thread remove the files."""
-    if os.getpid() == owner and process.poll() is None:
-        with contextlib.suppress(OSError, AttributeError):
-            os.killpg(process.pid, signal.SIGKILL)
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError, AttributeError, futures.TimeoutError):
+            process = started.result(1.0)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
         thread.join(1.0)
 
 

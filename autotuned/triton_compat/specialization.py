@@ -13,7 +13,7 @@ from typing import Any
 from autotuned import env
 from autotuned._startup import Frozen
 from autotuned.key.key import is_tensor
-from autotuned.triton_compat import kernel, versions
+from autotuned.triton_compat import globals_used, kernel, versions
 from autotuned.triton_compat.compiled import is_hooked
 from autotuned.typed_json import Json
 
@@ -56,10 +56,11 @@ class Specializer:
 
         self._jit, self._arch = jit, arch
         self._backend = make_backend(target(arch))
-        self._params = [_Param.of(param) for param in jit.params]
-        self._names = frozenset(param.name for param in self._params)
-        # What Triton reads off each kind of specialization; nothing where there is none, or for an integer 1.
-        self._attrs = {None: None, 1: None, "": self._backend.parse_attr(""), "D": self._backend.parse_attr("D")}
+        self._params = [_rules(param) for param in jit.params]
+        self._defaults = {param.name: param.default for param in jit.params}
+        self._names = self._defaults.keys()
+        # What Triton assumes for each kind of specialization; nothing where there is none, or for an integer 1.
+        self.attrs = {None: None, 1: None, "": self._backend.parse_attr(""), "D": self._backend.parse_attr("D")}
         self._options: tuple[Any, dict[Any, Any]] = (None, {})  # by what was given, while nothing else changes them
 
     @cached_property
@@ -71,15 +72,46 @@ class Specializer:
 
     def _bound(self, given: dict[str, Any]) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
         """Like Triton's binder: arguments, type and specialization of each, and options."""
-        arguments: dict[str, Any] = {}
-        found: list[Any] = []
-        for param in self._params:
-            value = arguments[param.name] = given.get(param.name, param.default)
-            found.append(param.specialized(value))
-        if None in found:
+        each = self._each(given)
+        if each is None:
             bound: tuple[dict[str, Any], list[Any], dict[str, Any]] = self._bind(**given)
             return bound
-        return arguments, found, {name: value for name, value in given.items() if name not in arguments}
+        arguments = {name: value for name, value, *_ in each}
+        return arguments, [(type_, special) for *_, type_, special in each], self._rest(given)
+
+    def _rest(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if name not in self._names}
+
+    def _each(self, given: Mapping[str, Any]) -> list[tuple[str, Any, str, Any]] | None:
+        """Name, value, type and specialization of each parameter; None if only Triton knows one.
+
+        One function for all, since most of a first launch are calls.
+        """
+        tensor, found = getattr(sys.modules.get("torch"), "Tensor", None), list[tuple[str, Any, str, Any]]()
+        values = {**self._defaults, **given}
+        for name, constexpr, pointer, fixed, by_value, aligned in self._params:
+            value = values[name]
+            kind, number = type(value), value  # the number that may be divisible by 16
+            if constexpr:
+                if value is inspect.Parameter.empty:
+                    return None
+                found += [(name, value, "constexpr", value)]
+                continue
+            if kind is int and value == 1 and by_value:
+                found += [(name, value, fixed or "constexpr", 1)]
+                continue
+            if kind is int and _LEAST <= value < -_LEAST:
+                type_ = fixed or ("i32" if -(1 << 31) <= value < 1 << 31 else "i64")
+            elif kind is tensor:
+                type_, number = fixed or f"{pointer}{_dtype(value.dtype)}", value.data_ptr()
+            elif value is None or kind is bool or kind is float:
+                type_ = fixed or ("constexpr" if value is None else "u1" if kind is bool else "fp32")
+                found += [(name, value, type_, None)]
+                continue
+            else:
+                return None
+            found += [(name, value, type_, ("D" if aligned and number % 16 == 0 else "") if by_value else None)]
+        return found
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specialization:
         """What a call is compiled for; raises Triton's error for arguments that do not fit."""
@@ -91,33 +123,21 @@ class Specializer:
         options, signature, constants, attrs = self._jit._pack_args(self._backend, given, arguments, found, options)
         return Specialization(signature, constants, attrs, options, self._arch)
 
-    def looked_up(self, kwargs: Mapping[str, Any]) -> Specialization:
-        """The same for a look-up: without empty `attrs`, and without `_pack_args`, half of a first launch's calls."""
+    def looked_up(self, kwargs: Mapping[str, Any]) -> tuple[list[tuple[str, Any, str, Any]], Any] | None:
+        """The same for a look-up, as what `_each` and Triton's options say; None if only `of` can tell.
+
+        Without `_pack_args`, half of a first launch's calls.
+        """
         import triton.knobs as knobs
 
         given = dict(kwargs)
         given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
-        signature: dict[str, Any] = {}
-        constants: dict[tuple[int, ...], Any] = {}
-        attrs: dict[tuple[int, ...], Any] = {}
-        for place, param in enumerate(self._params):
-            name = param.name
-            value = given.pop(name, param.default)
-            found = param.specialized(value)
-            if found is None:
-                return self.of((), kwargs)
-            signature[name], special = found
-            if found[0] != "constexpr":
-                if assumed := self._attrs[special]:
-                    attrs[place,] = assumed
-            elif type(special) in _PLAIN or self._is_plain(special):
-                constants[place,] = value
-            else:
-                return self.of((), kwargs)
-        options = self._parsed(given)
-        if options is None:
-            return self.of((), kwargs)
-        return Specialization(signature, constants, attrs, options, self._arch)
+        each = self._each(given)
+        if each is None:
+            return None
+        odd = [one for *_, type_, one in each if type_ == "constexpr" and type(one) not in _PLAIN]
+        options = self._parsed(self._rest(given)) if all(map(self._is_plain, odd)) else None
+        return None if options is None else (each, options)
 
     def _is_plain(self, text: Any) -> bool:
         """Whether Triton takes a constant text for no assumption: up to 3.8 it reads one in any with a "D"."""
@@ -134,63 +154,58 @@ class Specializer:
         except TypeError:  # not hashable
             return None
         if options is None and now is not None:
-            options = self._backend.parse_options(dict(given))
-            fields = vars(options).keys()
-            if fields & self._names or not given.keys() <= fields:  # an argument is an option, or Triton refuses it
-                return None
+            counts = {name: given[name] for name in given if name in _COUNTS}
+            alike = *given, *[(type(value), value) for name, value in given.items() if name not in counts]
+            base = latest[1].get(alike)
+            if base is None or {*map(type, counts.values())} != {int} or counts.get("num_warps", 1) not in _WARPS:
+                options = self._backend.parse_options(dict(given))
+                fields = vars(options).keys()
+                if fields & self._names or not given.keys() <= fields:  # an argument is an option, or Triton refuses it
+                    return None
+                latest[1][alike] = options
+            else:
+                options = _with_counts(base, counts)
             latest[1][asked] = options
         return options
 
 
 _PLAIN = frozenset((type(None), bool, int, float))
+_COUNTS, _WARPS = ("num_warps", "num_stages"), (1, 2, 4, 8, 16, 32)
+_bases: dict[int, tuple[Any, Any, Mapping[str, int]]] = {}  # by id: options, those that they were made of, and counts
+_MOST_BASES = 256
 
 
-class _Param(Frozen):
-    """A parameter, with Triton's rules for specializing arguments."""
-
-    name: str
-    default: Any
-    constexpr: bool
-    pointer: str
-    fixed: str  # the annotated type; "" to use the argument's
-    values: bool  # whether arguments are specialized by value, and `alignment`
-    alignment: bool
-
-    @classmethod
-    def of(cls, param: Any) -> _Param:
-        """Convert from Triton's class."""
-        fixed = param.annotation_type
-        plain = fixed == "u1" or fixed[:2] in ("fp", "bf")
-        pointer = "*k" if param.is_const else "*"
-        values = not (param.do_not_specialize or plain)
-        aligned = not param.do_not_specialize_on_alignment
-        return cls(param.name, param.default, param.is_constexpr, pointer, fixed, values, aligned)
-
-    def specialized(self, value: Any) -> tuple[Any, Any] | None:
-        """Type and specialization of an argument; None if only Triton knows."""
-        if self.constexpr:
-            return None if value is inspect.Parameter.empty else ("constexpr", value)
-        kind, number = type(value), value  # the number that may be divisible by 16
-        if kind is int:
-            if value == 1 and self.values:
-                return (self.fixed or "constexpr"), 1
-            if not -(1 << 63) <= value < 1 << 63:
-                return None
-            found = "i32" if -(1 << 31) <= value < 1 << 31 else "i64"
-        elif kind is bool or kind is float:
-            return self.fixed or ("u1" if kind is bool else "fp32"), None
-        elif value is None:
-            return (self.fixed or "constexpr"), None
-        elif kind is _tensor_type():
-            found, number = f"{self.pointer}{_dtype(value.dtype)}", value.data_ptr()
-        else:
-            return None
-        divisible = "D" if self.alignment and number % 16 == 0 else ""
-        return self.fixed or found, divisible if self.values else None
+def _with_counts(base: Any, counts: Mapping[str, int]) -> Any:
+    """Options with other numbers of warps and stages, on which no other depends: Triton takes 90 calls for it."""
+    made = object.__new__(type(base))
+    vars(made).update(vars(base), **counts)
+    while len(_bases) >= _MOST_BASES:
+        _bases.pop(next(iter(_bases)), None)
+    _bases[id(made)] = made, base, counts
+    return made
 
 
-def _tensor_type() -> Any:
-    return getattr(sys.modules.get("torch"), "Tensor", None)
+def made_of(options: Any) -> tuple[Any, Mapping[str, int]] | None:
+    """The options that these were made of, and what differs; None if Triton made them."""
+    made, base, counts = _bases.get(id(options), (None, None, {}))
+    return (base, counts) if made is options else None
+
+
+def _rules(param: Any) -> tuple[str, bool, str, str, bool, bool]:
+    """What decides how arguments of a parameter of Triton's are specialized.
+
+    Name, whether it is a constexpr, what begins a pointer's type, the annotated type ("" to use the argument's), and
+    whether arguments are specialized by value and by alignment.
+    """
+    if param.is_constexpr:
+        return param.name, True, "", "", False, False
+    fixed = param.annotation_type
+    plain = fixed == "u1" or fixed[:2] in ("fp", "bf")
+    by_value, aligned = not (param.do_not_specialize or plain), not param.do_not_specialize_on_alignment
+    return param.name, False, "*k" if param.is_const else "*", fixed, by_value, aligned
+
+
+_LEAST = -(1 << 63)
 
 
 @lru_cache(maxsize=64)
@@ -254,11 +269,15 @@ def target(arch: int) -> Any:
     return GPUTarget("cuda", arch, WARP_SIZE)
 
 
-def compile_(jit: Any, special: Specialization) -> Any:
-    """Triton's compiled kernel for a specialization, cached or compiled now (with Triton's errors), but not loaded."""
+def compile_(jit: Any, special: Specialization, code: str) -> Any:
+    """Triton's compiled kernel of a code for a specialization, cached or compiled now (with Triton's errors), but not
+    loaded.
+    """
     import triton
 
-    return triton.compile(_source(jit, special), target=target(special.arch), options=dict(vars(special.options)))
+    source = _source(jit, special)
+    with globals_used.cached_as(source, code):
+        return triton.compile(source, target=target(special.arch), options=dict(vars(special.options)))
 
 
 def _source(jit: Any, special: Specialization) -> Any:

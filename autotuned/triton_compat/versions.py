@@ -41,8 +41,12 @@ def strange_triton() -> str | None:
 
     Launches and everything else that needs internals then go through Triton: a wrong guess would compute wrong results.
     """
-    triton = sys.modules.get("triton")
-    return None if triton is None else strange(getattr(triton, "__version__", ""))
+    try:
+        return strange(sys.modules["triton"].__version__)
+    except KeyError:  # not imported
+        return None
+    except AttributeError:
+        return strange("")
 
 
 @lru_cache(maxsize=1)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen, errors
-from autotuned.key.key import PLAIN, by_class, is_descriptor, is_tensor, is_tensor_type, strides_of
+from autotuned.key.key import PLAIN, is_descriptor, is_tensor, is_tensor_type, strides_of
 from autotuned.tunable.configs import plain, suggestion
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ class Call(Frozen):
     @property
     def has_descriptors(self) -> bool:
         """Whether an argument is or contains a tensor descriptor."""
-        others = [value for value in self.arguments.values() if not _is_bare(type(value))]
-        return bool(others) and any(map(_holds_descriptor, others))
+        values = self.arguments.values()
+        kinds = {*map(type, values)} - PLAIN
+        return not all(map(is_tensor_type, kinds)) and any(map(_holds_descriptor, values))
 
     def without_memory(self) -> Call:
         """The same call with a grid of one block, keeping only what decides code of each tensor."""
@@ -50,8 +51,9 @@ class Outline:
     __slots__ = ("_address", "_gpu", "_strides", "device", "dtype", "shape")
 
     def __init__(self, tensor: Any) -> None:
-        self.dtype, self.shape, self.device = tensor.dtype, tuple(tensor.shape), getattr(tensor, "device", None)
+        self.dtype, self.shape, self.device = tensor.dtype, tuple(tensor.shape), None
         try:  # most are torch's
+            self.device = tensor.device
             self._strides, self._gpu = tuple(tensor.stride()), tensor.get_device()
             self._address = tensor.data_ptr() & 15
         except AttributeError:
@@ -88,16 +90,10 @@ def outlined(value: Any) -> Any:
     return Outline(value) if is_tensor(value) else value
 
 
-@by_class
-def _is_bare(kind: type) -> bool:
-    """Whether no value of a type holds a descriptor."""
-    return kind in PLAIN or is_tensor_type(kind)
-
-
 def _holds_descriptor(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(map(_holds_descriptor, value))
-    return type(value) not in PLAIN and is_descriptor(value)
+    return type(value) not in PLAIN and not is_tensor_type(type(value)) and is_descriptor(value)
 
 
 class Hooks(Frozen):
@@ -127,21 +123,20 @@ def bind(
     """
     refuse_conflicts(tunable, args, kwargs, tuned)
     given = _given(tunable, args, kwargs)
-    arguments = {}
-    for parameter in tunable.parameters:
-        value = given.pop(parameter.name, parameter.default)
-        if parameter.name in tuned or parameter.name in tunable.filled:
-            continue
-        if value is EMPTY and lenient:
-            continue
-        if value is EMPTY:
-            free = [p.name for p in tunable.parameters if p.name not in tuned and p.name not in tunable.filled]
-            raise _call_error(tunable, f"argument {parameter.name!r} is missing. Expected: {', '.join(free)}.")
-        arguments[parameter.name] = value
-    if given:  # NumPy numbers become Python's, which Triton can serialize
-        given = {name: plain(value) for name, value in given.items()}
-        kwargs = {**kwargs, **given}
-    return Call(args, kwargs, arguments, given, grid)
+    taken = tuned | tunable.filled
+    free = {p.name: p.default for p in tunable.parameters if p.name not in taken}
+    arguments = {name: value for name, value in {**free, **given}.items() if name in free}
+    if missing := [name for name, value in arguments.items() if value is EMPTY]:
+        if not lenient:
+            expected = ", ".join(arguments)
+            raise _call_error(tunable, f"argument {missing[0]!r} is missing. Expected: {expected}.")
+        arguments = {name: value for name, value in arguments.items() if value is not EMPTY}
+    options = {}
+    if kwargs and (others := kwargs.keys() - {p.name for p in tunable.parameters}):
+        # NumPy numbers become Python's, which Triton can serialize
+        options = {name: plain(value) for name, value in kwargs.items() if name in others}
+        kwargs = {**kwargs, **options}
+    return Call(args, kwargs, arguments, options, grid)
 
 
 def _given(tunable: HasParameters, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from twelve import SHAPES
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-PATHS = ["cold", "table", "disk", "file", "default"]
 gpu = pytest.mark.gpu
 
 
@@ -17,12 +16,6 @@ def skipped(shape):
     """The marks of a shape that does not run everywhere."""
     bounds = shape.bounds and not GPU and triton.__version__.startswith("3.6.")
     return [gpu] * bool(shape.gpu) + [pytest.mark.skip(reason="not interpreted by Triton 3.6 with NumPy 2")] * bounds
-
-
-def cases():
-    for name, shape in SHAPES.items():
-        for path in PATHS:
-            yield pytest.param(shape, path, id=f"{name}-{path}", marks=skipped(shape))
 
 
 def check(shape, found, data):
@@ -34,24 +27,25 @@ def check(shape, found, data):
         assert difference <= shape.tolerance * scale, f"{name}: off by {difference}, values up to {scale}"
 
 
-@pytest.mark.parametrize(("shape", "path"), list(cases()))
-def test_shape(shape, path, monkeypatch, tmp_path):
-    # The cold path on a GPU is the search as it is; elsewhere a trial is two launches and all configs are equal.
-    bench = {} if GPU and path == "cold" else {"do_bench": paths.quick}
-    tuned = paths.on_path(
-        path,
-        lambda configs, **options: shape.make(configs, **bench, **options),
-        shape.configs,
-        lambda tuned: shape.launch(tuned, shape.data(DEVICE)),
-        monkeypatch,
-        tmp_path,
-    )
-    for _ in range(3):  # the first is on the path; the others hit, and must not depend on what lies in their outputs
-        searches = tuned.cache_info().searches
+@pytest.mark.parametrize("shape", [pytest.param(one, id=name, marks=skipped(one)) for name, one in SHAPES.items()])
+def test_shape(shape, monkeypatch, tmp_path):
+    """Measured, from the table, from disk as in another process, from a config file, and untuned."""
+    # On a GPU the search is as it is; elsewhere a trial is two launches and all configs are equal.
+    tuned = shape.make(shape.configs, **({} if GPU else {"do_bench": paths.quick}))
+    launch_and_check(shape, tuned, times=3, searches=1)
+    launch_and_check(shape, shape.make(shape.configs, do_bench=paths.quick))
+    paths.ship(tmp_path / "shipped", monkeypatch)
+    launch_and_check(shape, shape.make(shape.configs, do_bench=paths.quick))
+    monkeypatch.delenv("AUTOTUNED_CONFIG_PATH")
+    launch_and_check(shape, shape.make(shape.configs, default=shape.configs[-1], do_bench=paths.quick))
+
+
+def launch_and_check(shape, tuned, times=2, searches=0):
+    """The first launch is on the path; the others hit, and must not depend on what lies in their outputs."""
+    for _ in range(times):
         check(shape, shape.launch(tuned, shape.data(DEVICE)), shape.data(DEVICE))
-    assert tuned.cache_info().searches == searches
-    if path in ("disk", "file", "default"):
-        assert searches == 0
+    info = tuned.cache_info()
+    assert info.searches == searches and info.hits >= times - 1
 
 
 @pytest.mark.skipif(bool(skipped(SHAPES["10-int4"])), reason="not interpreted by Triton 3.6 with NumPy 2")

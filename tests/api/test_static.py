@@ -18,23 +18,27 @@ from autotuned.api.tuned import Tuned
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "support" / "typed_program.py"
+REVEALED = ("scale", "padded", "run", "scale[(1,)]", "scale.explain", "run(1)", "autotuned.mode", "autotuned.prepare")
 MYPY = ["--allow-untyped-decorators"]  # `triton.jit` is one
 WRONG = {place for place, line in enumerate(PROGRAM.read_text().splitlines(), 1) if line.endswith("# wrong")}
 
 
-def by_mypy(program: Path) -> dict[int, str]:
+def test_mypy_refuses_a_program_where_it_is_wrong_and_nowhere_else_and_finds_no_any(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *MYPY, "--no-error-summary", program], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode in (0, 1) and not done.stderr, done.stdout + done.stderr
-    return {int(line): text for line, text in re.findall(rf"{program.name}:(\d+): error: (.*)", done.stdout)}
+    program = tmp_path / "revealed.py"
+    program.write_text(PROGRAM.read_text() + "".join(f"\nreveal_type({name})" for name in REVEALED))
+    command = [sys.executable, "-m", "mypy", *MYPY, "--no-error-summary", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and not done.stderr, done.stdout + done.stderr
+    is_refused_rightly({int(line): text for line, text in re.findall(r"revealed.py:(\d+): error: (.*)", done.stdout)})
+    revealed = re.findall(r'Revealed type is "(.*)"', done.stdout)
+    assert len(revealed) == len(REVEALED) and "Any" not in revealed, done.stdout
 
 
-def by_pyright(program: Path) -> dict[int, str]:
+def test_pyright_refuses_a_program_where_it_is_wrong_and_nowhere_else() -> None:
     if shutil.which("pyright", path=Path(sys.executable).parent.as_posix()) is None:
         pytest.skip("pyright is not installed here")
-    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", program]
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", PROGRAM]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     except subprocess.TimeoutExpired:
@@ -42,25 +46,13 @@ def by_pyright(program: Path) -> dict[int, str]:
     if not done.stdout.startswith("{"):  # it needs Node, and its own code from the network at its first run
         pytest.skip(f"pyright does not run here: {done.stderr[-200:]}")
     found = json.loads(done.stdout)["generalDiagnostics"]
-    return {one["range"]["start"]["line"] + 1: one["message"] for one in found if one["severity"] == "error"}
+    errors = [one for one in found if one["severity"] == "error"]
+    is_refused_rightly({one["range"]["start"]["line"] + 1: one["message"] for one in errors})
 
 
-@pytest.mark.parametrize("checker", [by_mypy, by_pyright])
-def test_a_program_is_refused_where_it_is_wrong_and_nowhere_else(checker: Callable[[Path], dict[int, str]]) -> None:
-    said = checker(PROGRAM)
+def is_refused_rightly(said: dict[int, str]) -> None:
     assert {place: text for place, text in said.items() if place not in WRONG} == {}
     assert WRONG - said.keys() == set() and len(WRONG) > 10
-
-
-def test_nothing_in_the_program_is_accepted_because_it_is_any(tmp_path: Path) -> None:
-    names = ("scale", "padded", "run", "scale[(1,)]", "scale.explain", "run(1)", "autotuned.mode", "autotuned.prepare")
-    program = PROGRAM.read_text() + "".join(f"\nreveal_type({name})" for name in names)
-    (tmp_path / "revealed.py").write_text(program)
-    pytest.importorskip("mypy", reason="mypy is not installed")
-    command = [sys.executable, "-m", "mypy", tmp_path / "revealed.py"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    revealed = re.findall(r'Revealed type is "(.*)"', done.stdout)
-    assert len(revealed) == len(names) and "Any" not in revealed, done.stdout
 
 
 @pytest.mark.parametrize("kind", [Tuned, TunedFunction])

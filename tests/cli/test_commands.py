@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import typer.main
 from autotuned.cli.views.names import complete
-from commands import ENTRY, run, run_json
+from commands import ENTRY, in_fork, run, run_json
 from fakes import FakeConfig, form, make_key
 from pages import read
 from typer.testing import CliRunner
@@ -82,14 +82,8 @@ def folder(write, tmp_path, monkeypatch):
 
 
 def start(command, *options):
-    """A command in a process of its own, without a terminal: its exit code, and what it said."""
-    code = "import sys; from autotuned.cli.main import app; sys.argv[0] = 'autotuned'; app()"
-    arguments = [command, *options, *example(command)]
-    done = subprocess.run(
-        [PYTHON, "-c", code, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
+    """A command in a process of its own, without a terminal: what it said."""
+    return in_fork(command, *options, *example(command))
 
 
 def forms(command, *options):
@@ -135,14 +129,6 @@ def documented(command):
 
 
 @pytest.mark.parametrize("command", EXAMPLES)
-def test_every_field_of_the_json_is_documented(command, folder):
-    out, err = forms(command, "--json")
-    written = {"configs", "context", "rule"} if command == "compress" else set()  # as config files hold them
-    found = fields(json.loads(err.splitlines()[-1] if command in STARTS else out), OPAQUE | written)
-    assert found and {name for name in found if not re.search(rf"\b{name}\b", documented(command))} == set()
-
-
-@pytest.mark.parametrize("command", EXAMPLES)
 def test_help_is_what_a_person_types(command):
     shown = CliRunner().invoke(ENTRY.load(), [command, "-h"], terminal_width=80, env={"COLUMNS": "80"}).stdout
     before_options = shown.split("Options:")[0].splitlines()
@@ -150,13 +136,16 @@ def test_help_is_what_a_person_types(command):
 
 
 @pytest.mark.parametrize("command", EXAMPLES)
-def test_every_command_has_all_forms(command, folder):
+def test_every_command_has_all_forms_and_a_word_for_each_field_of_its_json(command, folder):
     own = "own output\n" if command in STARTS else ""
     shown, _ = forms(command)
     assert shown.strip()
     out, err = forms(command, "--json")
     document = json.loads(err.splitlines()[-1] if command == "record" else err if command == "run" else out)
-    assert isinstance(document, dict) and (command in STARTS or document)
+    assert isinstance(document, dict) and document
+    written = {"configs", "context", "rule"} if command == "compress" else set()  # as config files hold them
+    found = fields(document, OPAQUE | written)
+    assert {name for name in found if not re.search(rf"\b{name}\b", documented(command))} == set()
     assert command not in STARTS or out == own
     assert forms(command, "--quiet") == (own, "")
     out, err = forms(command, "--quiet", "--json")
@@ -216,26 +205,32 @@ def test_the_level_of_the_log_is_as_before_afterwards(folder, monkeypatch):
 # -- completion ---------------------------------------------------------------------------------------------------
 
 
-def completed(*words):
-    """What a shell is offered for the last of these words, and what was imported for it."""
-    code = (
-        "import atexit, sys; from autotuned.cli.main import app; sys.argv[0] = 'autotuned'\n"
-        "atexit.register(lambda: print('imported', sorted({'torch', 'triton', 'numpy'} & set(sys.modules))))\n"
-        "app(prog_name='autotuned')"
-    )
-    environment = {
-        **os.environ, "_AUTOTUNED_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(("autotuned", *words)), "COMP_CWORD": str(len(words)),
+def asked_by_a_shell(*words):
+    return {
+        "_AUTOTUNED_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(("autotuned", *words)),
+        "COMP_CWORD": str(len(words)),
     }  # fmt: skip
-    done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
-    *offered, imported = done.stdout.split("\n")[:-1]
-    assert imported == "imported []", done.stderr
-    return [word for line in offered for word in line.split()]
+
+
+def completed(*words):
+    """What a shell is offered for the last of these words."""
+    return CliRunner().invoke(ENTRY.load(), [], prog_name="autotuned", env=asked_by_a_shell(*words)).stdout.split()
 
 
 @pytest.mark.parametrize("command", ["list", "show", "explain", "export", "clear", "report"])
 def test_kernels_are_completed_from_the_store(command, folder):
     assert completed(command, "wor") == ["work.work"]
+
+
+def test_no_library_of_tensors_is_imported_for_completion(folder):
+    code = (
+        "import atexit, sys; from autotuned.cli.main import app; sys.argv[0] = 'autotuned'\n"
+        "atexit.register(lambda: print('imported', sorted({'torch', 'triton', 'numpy'} & set(sys.modules))))\n"
+        "app(prog_name='autotuned')"
+    )
+    environment = {**os.environ, **asked_by_a_shell("list", "wor")}
+    done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n") == ["work.work", "imported []", ""], done.stderr
 
 
 def test_a_kernel_that_is_not_there_is_completed_by_nothing(folder):

@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 
+import forked
 import pytest
 from commands import error as _error
+from commands import in_fork as _in_fork
 from commands import in_process as _in_process
 from commands import run as _run
 from given import Write
@@ -40,22 +42,15 @@ if __name__ == "__main__":
 def test_a_kernel_is_tuned_in_the_interpreter_and_has_one_name_on_every_way(write: Write) -> None:
     write("pkg_ways/__init__.py", "")
     path = write("pkg_ways/kernels.py", KERNEL + WHO)
-    environment = {"AUTOTUNED_DEVICE": "interpreter", "TRITON_INTERPRET": ""}
     seen = []
-    for target in (str(path), "pkg_ways.kernels"):
-        out, err = _in_process("tune", target, "--json", **environment)
+    first = _in_process("tune", str(path), "--json", AUTOTUNED_DEVICE="interpreter", TRITON_INTERPRET="")
+    for out, err in (first, _in_fork("tune", "pkg_ways.kernels", "--json", TRITON_INTERPRET="1")):
         data = json.loads(out)
         [row] = data["cases"]
         assert data["device"] == "interpreter" and row["device"] == "cpu-interpreter" and "Traceback" not in err
         seen.append((row["kernel"], row["digest"], row["source"]))
     assert [source for *_, source in seen] == ["measured", "stored"]
-    script = subprocess.run(
-        [sys.executable, path],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    script = forked.run([sys.executable, path], env={**os.environ, "TRITON_INTERPRET": "1"}, check=True)
     assert {tuple(script.stdout.split()), *((name, digest) for name, digest, _ in seen)} == {
         ("pkg_ways.kernels.add", seen[0][1])
     }

@@ -11,6 +11,7 @@ import pytest
 import torch
 import triton
 from compiled_ahead import BLOCKS, TIMES, add, blocks_compiled, by_config, configs, tuned
+from triton.runtime.autotuner import Autotuner
 
 import autotuned
 from autotuned.dropin import ahead
@@ -38,6 +39,21 @@ def test_a_compilation_that_hangs_leaves_triton_to_it(x, monkeypatch, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "`add`: compiling ahead is stuck (0 of 4 compiled); Triton compiles the rest."
     ]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_tuner_without_a_hash_is_left_to_triton(count, replace, events, x):
+    class Compared(Autotuner):
+        def __eq__(self, other):
+            return self is other
+
+        __hash__ = None
+
+    kernel = tuned(kind=Compared, listed=configs(BLOCKS[:count]), do_bench=events.bench)
+    autotuned.install(replace=replace)
+    kernel[(4,)](x, 100)
+    assert events.measured == [*BLOCKS[:count]] * (count > 1)
 
 
 def test_no_thread_can_be_started(x, events, monkeypatch, caplog):

@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,3 +127,16 @@ def test_our_own_kernels_are_clear():
     for tuned in (matmul.matmul_kernel, rmsnorm.rmsnorm_kernel, softmax.softmax_kernel):
         jit = JITFunction(tuned.tuner.tunable.function)
         assert not globals_used.may_be_recorded(jit) and not recorded(jit)
+
+
+def test_our_own_kernels_are_hashed_whole():
+    """So what a search has compiled is not compiled again where binaries are built or kept."""
+    from autotuned.kernels import matmul, rmsnorm, softmax
+
+    for tuned in (matmul.matmul_kernel, rmsnorm.rmsnorm_kernel, softmax.softmax_kernel):
+        jit = JITFunction(tuned.tuner.tunable.function)
+        asked = SimpleNamespace(fn=jit, constants={(0,): 64})
+        assert globals_used.is_hashed_whole(asked)
+        assert jit.hash == jit.cache_key
+        asked.constants[1,] = "64"
+        assert not globals_used.is_hashed_whole(asked)

@@ -9,8 +9,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 import autotuned
 from autotuned import autotune
+from autotuned.api import places
 from autotuned.errors import PlaceError
-from autotuned.resolve import places
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 

@@ -293,6 +293,32 @@ def test_kernels_under_install_are_sealed(replace):
         autotuned.uninstall()
 
 
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_kernels_that_need_no_choice_are_sealed_under_install(replace, known):
+    """With one config, or with what was measured before: nothing is looked up for them."""
+
+    @triton.autotune([Config({"BLOCK": block}) for block in (16, 32)[: 1 + known]], key=["n"],
+                     do_bench=by_config({16: 2.0, 32: 1.0}))  # fmt: skip
+    @triton.jit
+    def stock(x_ptr, n, BLOCK: tl.constexpr):
+        tl.store(x_ptr + tl.arange(0, BLOCK), n + 1)
+
+    x, seen = torch.zeros(512), []
+    stock[(1,)](x, 96)
+    autotuned.install(replace=replace)
+    try:
+        with autotuned.seal():
+            stock[(1,)](x, 96)
+            with pytest.raises(SealedError, match=r"`x_ptr`: address not divisible by 16; compiled were: divisible"):
+                stock[(1,)](x[1:], 96)
+        with autotuned.on_event(seen.append):
+            stock[(1,)](x[1:], 96)
+        assert "compile" in {event.kind for event in seen}
+    finally:
+        autotuned.uninstall()
+
+
 # -- events ----------------------------------------------------------------------------------------------------------
 
 

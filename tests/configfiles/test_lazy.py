@@ -1,15 +1,20 @@
 """Entries that are checked when they are asked for: what is found is what reading the whole file finds."""
 
 import json
+import os
 import random
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import waits
 from fakes import form, make_key
 from shipped import LARGE, SMALL, find, write
 from stored import config_of, lines
 
+from autotuned import disk
 from autotuned.configfiles import file, lazy, lookup
 from autotuned.configfiles.file import ConfigFile, Entry, split_context
 from autotuned.errors import ConfigFileError
@@ -147,6 +152,26 @@ def test_rules_are_checked_when_they_are_asked_for() -> None:
     assert not found.rules and "The rule is left out" in str(faults[0])
 
 
+def test_a_line_that_is_no_json_is_named_once_its_call_finds_nothing(tmp_path: Path, caplog: Any) -> None:
+    path = write(tmp_path, *((make_key(n), LARGE) for n in range(10, 20)))
+    path.write_text(path.read_text().replace('"n": 14}}, "conditions": ', '"n": 14}}, "conditions" '))
+    lookup.register_configs(tmp_path)
+    assert [config_of(find(make_key(n))) for n in (10, 13, 15)] == [LARGE] * 3
+    assert lines(caplog) == []
+    assert find(make_key(14)) is None
+    assert [line for line in lines(caplog) if "The line is left out" in line]
+    assert [config_of(find(make_key(n))) for n in (10, 13, 15)] == [LARGE] * 3
+
+
+def test_a_call_parses_its_own_line_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, *((make_key(n), LARGE) for n in range(100, 200)))
+    lookup.register_configs(tmp_path)
+    parsed, parse = list[str](), disk.parse_trusting
+    monkeypatch.setattr(disk, "parse_trusting", lambda text: parsed.append(text) or parse(text))
+    assert config_of(find(make_key(150))) == LARGE
+    assert 0 < sum(map(len, parsed)) < path.stat().st_size / 20  # head, context, the last entry and this one
+
+
 def test_a_call_checks_its_own_entry_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, *((make_key(n), LARGE) for n in range(10, 20)))
     lookup.register_configs(tmp_path)
@@ -154,3 +179,36 @@ def test_a_call_checks_its_own_entry_only(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(lazy, "load_entry", lambda *args: checked.append(args) or load(*args))
     assert [config_of(find(make_key(n))) for n in (10, 11, 10)] == [LARGE] * 3
     assert len(checked) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_reads_what_a_thread_of_its_parent_was_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, faults = lazy.read_lazily(made().dump().replace('"num_warps": 4', '"num_warps": "x"', 1), "k.json")
+    assert found is not None
+    read, begun, go = lazy.read, threading.Semaphore(0), threading.Event()
+
+    def slow(*args: Any) -> Any:
+        begun.release()
+        go.wait()
+        return read(*args)
+
+    monkeypatch.setattr(lazy, "read", slow)
+    threads = [threading.Thread(target=lambda: list(found.entries())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    begun.acquire()
+    monkeypatch.setattr(lazy, "read", read)
+    child = os.fork()
+    if child == 0:
+        os._exit(len(list(found.entries())))
+    status: list[int] = []
+    try:
+        waits.until(lambda: any(reaped := os.waitpid(child, os.WNOHANG)) and not status.append(reaped[1]), 20.0)
+    finally:
+        if not status:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        go.set()
+        for thread in threads:
+            thread.join()
+    assert os.waitstatus_to_exitcode(status[0]) == len(list(found.entries())) == 7 and len(faults) == 1

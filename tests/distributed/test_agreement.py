@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import forked
 import torch.distributed as dist
 from fakes import FakeConfig, form, make_key
 
@@ -44,23 +45,12 @@ class Group:
             "OMP_NUM_THREADS": "1",
         }
         self.processes = [
-            subprocess.Popen(
-                [*code, str(rank), str(SIZE), str(store.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, text=True, env=environment,
-            )
-            for rank in range(SIZE)
-        ]  # fmt: skip
-        self.stderr = ["" for _ in self.processes]
-        for number, process in enumerate(self.processes):  # drained, so that nobody waits for a full pipe
-            threading.Thread(target=self._drain, args=(number, process), daemon=True).start()
-
-    def _drain(self, number, process):
-        for line in process.stderr:
-            self.stderr[number] += line
+            forked.start([*code, str(rank), str(SIZE), str(store.port)], environment) for rank in range(SIZE)
+        ]
 
     def ready(self):
-        for number, process in enumerate(self.processes):
-            assert process.stdout.readline() == "ready\n", self.stderr[number]
+        for process in self.processes:
+            assert process.stdout.readline() == "ready\n"
         return self
 
     def play(self, cache, **scenario):
@@ -71,9 +61,9 @@ class Group:
         answers = []
         watchdog = threading.Timer(60, self.kill)
         watchdog.start()
-        for number, process in enumerate(self.processes):
+        for process in self.processes:
             line = process.stdout.readline()
-            assert line, self.stderr[number]
+            assert line, "a rank has ended; what it wrote to standard error is shown with this failure"
             answers.append(json.loads(line))
         watchdog.cancel()
         return answers
@@ -86,9 +76,8 @@ class Group:
         for process in self.processes:
             process.stdin.close()
         for process in self.processes:
-            process.wait(60)
+            process.wait()
             process.stdout.close()
-            process.stderr.close()
 
 
 @pytest.fixture(scope="module")

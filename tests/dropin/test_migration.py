@@ -137,10 +137,6 @@ def a_package_has_config_files(monkeypatch, tmp_path):
     assert searched(tuned()) == 0
 
 
-def nothing(monkeypatch, tmp_path):
-    """There is no such line: the decorator of the row below looks up."""
-
-
 CHECKS = {
     "@fla_cache_autotune": the_decorator,
     "FLA_CACHE_MODE=strict": exact_matches_alone_are_served,
@@ -153,7 +149,7 @@ CHECKS = {
     "TRITON_DEJAVU_STORAGE": the_folder_of_the_store,
     "TRITON_DEJAVU_FORCE_FALLBACK": off_or_serve,
     "TRITON_DEJAVU_USE_ONLY_RESTORED": strict_never_measures,
-    "config = get_moe_configs": nothing,
+    "config = get_moe_configs": a_bucket_shares_choices,  # no line: the decorator of the row below looks up
     "kernel[grid](..., **config)": a_bucket_shares_choices,
     "benchmark_moe.py --tune": tune_takes_what_it_is_told,
     "files moved into the package by hand": a_package_has_config_files,

@@ -221,13 +221,23 @@ def code_of(text: str, has_source: bool) -> CodeType:
     return compile(text, file, "exec")
 
 
-def fingerprint_of(text: str, has_source: bool = True) -> tuple[str, bool]:
-    """Of the kernel that a text defines, and whether it means something in another process."""
+@functools.lru_cache(None)
+def definitions(has_source: bool) -> dict[str, Any]:
     space: dict[str, Any] = {"__name__": "app_of_values"}
-    for part in (DEFINITIONS, text):
-        exec(code_of(part, has_source), space)
+    exec(code_of(DEFINITIONS, has_source), space)
+    return space
+
+
+def fingerprint_of(text: str, has_source: bool = True) -> tuple[str, bool]:
+    """Of the kernel that a text defines below the definitions, and whether it means something in another process."""
+    space = definitions(has_source)
+    names = list(space)
+    exec(code_of(text, has_source), space)
     found = Fingerprint(space["kernel"])
-    return found.value(), not found.opaque
+    said = found.value(), not found.opaque
+    for name in [name for name in space if name not in names]:
+        del space[name]
+    return said
 
 
 @pytest.mark.parametrize("has_source", [True, False], ids=["", "without source"])

@@ -1,11 +1,15 @@
 """What of objects counts in a fingerprint: methods, attributes, and what is bound anew while the process runs."""
 
+import copy
+import inspect
+import linecache
 import os
 import pickle
 import random
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,6 +124,29 @@ def test_what_was_imported_meanwhile_counts_nothing(monkeypatch: pytest.MonkeyPa
     before = fingerprint(kernel)
     monkeypatch.setitem(sys.modules, "imported_meanwhile", sys)
     assert fingerprint(kernel) == before
+
+
+NOTED = {
+    "copied": lambda kind: copy.copy(kind()),
+    "pickled": lambda kind: pytest.raises(Exception, pickle.dumps, kind()),  # its module is not there any more
+    "annotations read": lambda kind: kind.__annotations__,
+    "documented": lambda kind: inspect.signature(kind),
+}
+
+
+@pytest.mark.parametrize("note", NOTED)
+@pytest.mark.parametrize("has_source", [True, False], ids=["", "without source"])
+def test_what_python_notes_on_a_class_counts_nothing(note: str, has_source: bool) -> None:
+    space: dict[str, Any] = {"__name__": "app_noted"}
+    text = "class Made:\n    step = 1\n    def run(self): return 1\ndef kernel(x): return x, Made\n"
+    file = "<noted>" if has_source else "<string>"
+    linecache.cache["<noted>"] = len(text), None, text.splitlines(keepends=True), "<noted>"
+    exec(compile(text, file, "exec"), space)
+    before = fingerprint(space["kernel"])
+    NOTED[note](space["Made"])
+    assert fingerprint(space["kernel"]) == before
+    space["Made"].step = 2
+    assert fingerprint(space["kernel"]) != before
 
 
 def test_a_cell_that_changes_is_noticed() -> None:

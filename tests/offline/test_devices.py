@@ -242,34 +242,54 @@ def test_progress_names_the_devices(tmp_path, fake):
         assert re.search(rf"{name}  kernels\.work  n=\d", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize(
-    ("options", "table", "code", "words"),
-    [
-        (["--devices", "2"], fake_gpus.TWO, 2, "'2' matches none of the visible GPUs (0: NVIDIA H100 80GB HBM3"),
-        (["--devices", "0,0"], fake_gpus.TWO, 2, "expected each GPU once"),
-        (["--devices", "GPU-aaa"], fake_gpus.TWO, 2, "'GPU-aaa' matches 2"),
-        (["--devices", "all", "--in-process"], fake_gpus.TWO, 2, "expected without devices, which needs processes"),
-        (["--devices", "0", "--executor", "ray"], fake_gpus.TWO, 2, "with executor ray, which finds the GPUs itself"),
-        (["--executor", "slurm"], fake_gpus.TWO, 2, "expected local or ray, got 'slurm'"),
-        (["--executor", "ray", "--in-process"], fake_gpus.TWO, 2, "expected without executor ray"),
-        (["--ray-address", "auto"], fake_gpus.TWO, 2, "expected with executor ray only"),
-        (["--devices", "all"], "", 1, "expected GPUs, and there is none"),
-    ],
-)
-def test_what_cannot_be_had_is_said_before_anything_starts(tmp_path, fake, options, table, code, words):
-    done = run(command(tmp_path, *options), tmp_path, COLUMNS="400", **fake(table))
-    assert done.returncode == code, done.stderr
-    assert words in " ".join(done.stderr.replace("│", " ").split()), done.stderr
+IN_TURN = """
+import contextlib, io, json, sys
+from autotuned.cli.main import app
+for options in json.loads(sys.argv[1]):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            code = app(["tune", "kernels.py", *options])
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code, " ".join(said.getvalue().replace("\u2502", " ").split())]))
+"""
+
+
+def refused(tmp_path, options, **variables) -> list[tuple[int, str]]:
+    """What `tune` with each of these options ends with and says, one after the other in one process."""
+    command(tmp_path)
+    program = [sys.executable, "-c", IN_TURN, json.dumps(options)]
+    done = run(program, tmp_path, COLUMNS="400", **variables)
+    assert done.returncode == 0, done.stderr
     assert not (tmp_path / "log").exists()
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def test_what_cannot_be_had_is_said_before_anything_starts(tmp_path, fake):
+    wrong = [
+        (["--devices", "2"], "'2' matches none of the visible GPUs (0: NVIDIA H100 80GB HBM3"),
+        (["--devices", "0,0"], "expected each GPU once"),
+        (["--devices", "GPU-aaa"], "'GPU-aaa' matches 2"),
+        (["--devices", "all", "--in-process"], "expected without devices, which needs processes"),
+        (["--devices", "0", "--executor", "ray"], "with executor ray, which finds the GPUs itself"),
+        (["--executor", "slurm"], "expected local or ray, got 'slurm'"),
+        (["--executor", "ray", "--in-process"], "expected without executor ray"),
+        (["--ray-address", "auto"], "expected with executor ray only"),
+    ]
+    found = refused(tmp_path, [options for options, _ in wrong], **fake(fake_gpus.TWO))
+    for (options, words), (code, said) in zip(wrong, found, strict=True):
+        assert code == 2 and words in said, (options, code, said)
+    [(code, said)] = refused(tmp_path, [["--devices", "all"]], **fake(""))
+    assert code == 1 and "expected GPUs, and there is none" in said
 
 
 @pytest.mark.parametrize("name", ["AUTOTUNED_COMPILE_WORKERS", "AUTOTUNED_DEVICE"])
-@pytest.mark.parametrize("option", ["--devices=all", "--isolate", "--in-process"])
-def test_an_option_in_the_environment_that_says_nothing_is_wrong_usage(tmp_path, fake, name, option):
-    done = run(command(tmp_path, option), tmp_path, COLUMNS="400", **fake(fake_gpus.TWO), **{name: "many"})
-    assert done.returncode == 2, done.stderr
-    assert f"{name}: expected" in done.stderr and "got 'many'" in done.stderr
-    assert not (tmp_path / "log").exists()
+def test_an_option_in_the_environment_that_says_nothing_is_wrong_usage(tmp_path, fake, name):
+    options = [["--devices=all"], ["--isolate"], ["--in-process"]]
+    found = refused(tmp_path, options, **fake(fake_gpus.TWO), **{name: "many"})
+    assert len(found) == 3
+    for code, said in found:
+        assert code == 2 and f"{name}: expected" in said and "got 'many'" in said, said
 
 
 def test_an_environment_that_hides_all_is_said(tmp_path, fake):

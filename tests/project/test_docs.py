@@ -40,10 +40,13 @@ def section(text: str, heading: str) -> str:
     return text.split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_every_fence_belongs_to_a_block(path):
+def lines_of_prose():
+    return [(path, line) for path in PATHS for line in prose(read(path)).splitlines()]
+
+
+def test_every_fence_belongs_to_a_block():
     """What follows a fence that the site does not know, up to the end of the page, would be shown as code."""
-    assert [line for line in prose(read(path)).splitlines() if line.lstrip().startswith("```")] == []
+    assert [(path, line) for path, line in lines_of_prose() if line.lstrip().startswith("```")] == []
 
 
 # -- links --------------------------------------------------------------------------------------------------------
@@ -55,15 +58,17 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_links_lead_somewhere(path):
-    for link in LINK.findall(re.sub(r"`[^`\n]+`", "", prose(read(path)))):
+def test_links_lead_somewhere():
+    known = {page.resolve(): anchors(page.read_text()) for page in PAGES}
+    links = [(path, link) for path in PATHS for link in LINK.findall(re.sub(r"`[^`\n]+`", "", prose(read(path))))]
+    assert len(links) > 100
+    for path, link in links:
         if link.startswith(("http://", "https://")):
             continue
         file, _, anchor = link.partition("#")
         target = ((ROOT / path).parent / file).resolve() if file else ROOT / path
         assert target.is_file(), f"{path}: {link}"
-        assert not anchor or anchor in anchors(target.read_text()), f"{path}: {link}"
+        assert not anchor or anchor in known[target], f"{path}: {link}"
 
 
 def test_the_index_has_every_page():
@@ -73,10 +78,8 @@ def test_the_index_has_every_page():
     assert linked & pages == pages - {"index.md"}
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_pages_hold_no_line_longer_than_the_code_may(path):
-    lines = prose(read(path)).splitlines()
-    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+def test_pages_hold_no_line_longer_than_the_code_may():
+    assert [(path, line) for path, line in lines_of_prose() if len(line) > 120 and not line.startswith("|")] == []
 
 
 def test_the_site_has_every_page():
@@ -99,9 +102,9 @@ def test_the_menu_is_short_and_says_what_its_reader_does():
 PAGE, START = 250, 110  # lines
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if path not in ("README.md", "CHANGELOG.md")])
-def test_no_page_is_long(path):
-    assert len(read(path).splitlines()) <= PAGE
+def test_no_page_is_long():
+    lines = {path: len(read(path).splitlines()) for path in PATHS if path not in ("README.md", "CHANGELOG.md")}
+    assert {path: count for path, count in lines.items() if count > PAGE} == {}
 
 
 def test_readme_is_short_and_has_its_parts_in_order():
@@ -114,12 +117,12 @@ def test_readme_is_short_and_has_its_parts_in_order():
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_no_code_is_clipped_where_a_window_is_1280_pixels_wide(path):
+def test_no_code_is_clipped_where_a_window_is_1280_pixels_wide():
     """By docs/site.css: JSON is wrapped, and diagrams and output are in smaller letters."""
     most = {"json": 10_000, "text": 120}
     long = [
-        line
+        (path, line)
+        for path in PATHS
         for _, kind, body in FENCED.findall(read(path))
         for line in body.splitlines()
         if len(line) > most.get(kind, 110)

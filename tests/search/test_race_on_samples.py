@@ -70,9 +70,7 @@ def by_number(change):
 
 DRIFTS = {
     "-1% a launch": by_launch(-0.01),
-    "-0.3% a launch": by_launch(-0.003),
     "+0.3% a launch": by_launch(0.003),
-    "+1% a launch": by_launch(0.01),
     "20% slower and back": by_number(lambda number, noise: 0.2 * (number // 60 % 2)),
     "20% faster once": by_number(lambda number, noise: -0.2 * (number > 150)),
     "two modes": by_number(lambda number, noise: 0.03 * (noise.random() < 0.5)),

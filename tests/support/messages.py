@@ -1,6 +1,7 @@
 """Every message that the sources raise or warn with, collected from their text."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,15 +36,16 @@ class Message:
         return self.maker in WARNINGS
 
 
-def messages() -> list[Message]:
+@functools.cache
+def messages() -> tuple[Message, ...]:
     """All of them, in the order of files and lines."""
-    return [message for path in FILES for message in _of_file(path)]
+    return tuple(message for path in FILES for message in _of_file(path))
 
 
 def _of_file(path: Path) -> Iterator[Message]:
-    tree = ast.parse(path.read_text())
-    texts, named = _assigned(tree), set()
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    texts, named = _assigned(nodes), set()
+    for node in nodes:
         if isinstance(node, ast.Call) and (maker := _name(node.func)) and _makes(maker):
             words = [_template(argument, texts) for argument in node.args]
             words = [word for word in words if re.search(r"[a-z]{3}", word.replace("{}", ""))]
@@ -62,10 +64,10 @@ def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _assigned(tree: ast.Module) -> dict[str, str]:
+def _assigned(nodes: list[ast.AST]) -> dict[str, str]:
     """Names that a file gives to one text, which a message may be made with."""
     found: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             found.setdefault(node.targets[0].id, set()).add(_template(node.value, {}))
     return {name: next(iter(texts)) for name, texts in found.items() if len(texts) == 1}

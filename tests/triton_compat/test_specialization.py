@@ -1,5 +1,6 @@
 """What calls are compiled for: our reading of plain arguments against Triton's own binder, at random."""
 
+import itertools
 import random
 from types import SimpleNamespace
 
@@ -9,9 +10,11 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 import triton.language as tl  # noqa: E402
+from triton.compiler.compiler import make_backend  # noqa: E402
 from triton.runtime.jit import JITFunction, create_function_from_signature  # noqa: E402
 
-from autotuned.binaries.variant import form_of  # noqa: E402
+from autotuned.binaries import variant  # noqa: E402
+from autotuned.binaries.variant import form_of, form_of_call  # noqa: E402
 from autotuned.triton_compat import specialization  # noqa: E402
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -65,7 +68,7 @@ def test_plain_arguments_are_specialized_as_triton_does(jit):
         found = specializer._bound(given)
         expected = theirs(**given)
         assert repr(found) == repr(expected), given
-        own += all(param.specialized(given.get(param.name, param.default)) for param in specializer._params)
+        own += specializer._each(given) is not None
     assert own > 300  # Triton's is asked for what is no 64-bit integer alone
 
 
@@ -84,13 +87,34 @@ def test_a_call_is_looked_up_by_what_it_is_compiled_for(jit, monkeypatch):
             monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", str(rng.randrange(2)))
             monkeypatch.setattr(triton.knobs.language, "default_fp_fusion", rng.choice([True, False]))
         exact, quick = specializer.of((), given), specializer.looked_up(given)
-        forms = [form_of(one, ["C"]) for one in (exact, quick)]
+        forms = [form_of(exact, ["C"]), form_of_call(specializer, given, ["C"])]
         assert forms[0] == forms[1] and (forms[0] is None or forms[0].text == forms[1].text), given
-        assert repr(quick.options) == repr(exact.options)
-        own += quick.attrs != exact.attrs or quick.options is specializer.looked_up(given).options
+        if quick is not None:
+            own += 1
+            assert repr(quick[1]) == repr(exact.options) and quick[1] is specializer.looked_up(given)[1]
     assert own > 100
     with pytest.raises(KeyError, match="unrecognised"):
-        specializer.looked_up({"a": 1, "b": 2, "c": 3, "d": 4, "num_wraps": 4})
+        form_of_call(specializer, {"a": 1, "b": 2, "c": 3, "d": 4, "num_wraps": 4}, ["C"])
+
+
+@pytest.mark.parametrize("more", [{}, {"maxnreg": 64}, {"num_ctas": 2}, {"debug": True}], ids=str)
+def test_numbers_of_warps_and_stages_change_no_other_option(more, monkeypatch):
+    """As Triton's own options for them; what it must refuse, or what is no plain number, it is asked about."""
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # unset, Triton 3.9 warns
+    specializer, backend, made = specialization.Specializer(JITS[0], 90), make_backend(specialization.target(90)), 0
+    given = {"a": 16, "b": 1, "c": 2, "d": 3, **more}
+    for warps, stages in [*itertools.product((1, 4, 8, 16, 32), (1, 2, 3, 5)), (4, True), (8, None), (True, 2)]:
+        counts = {"num_warps": warps, "num_stages": stages}
+        options = specializer.looked_up({**given, **counts})[1]
+        theirs = backend.parse_options({"debug": False, **more, **counts})
+        assert vars(options) == vars(theirs) and options.hash() == theirs.hash() and type(options) is type(theirs)
+        assert [*map(type, vars(options).values())] == [*map(type, vars(theirs).values())]
+        assert variant._options_of(options) == variant.plain(specialization.options_json(theirs))
+        made += specialization.made_of(options) is not None
+    assert made == 19
+    for wrong in (3, 0, -4):
+        with pytest.raises(AssertionError, match="power of 2"):
+            specializer.looked_up({**given, "num_warps": wrong, "num_stages": 2})
 
 
 def test_what_triton_alone_knows_is_asked_of_it():
@@ -102,7 +126,7 @@ def test_what_triton_alone_knows_is_asked_of_it():
         torch.nn.Parameter(torch.zeros(4)),
     ):
         given = {"a": odd, "b": 1, "c": 2, "d": 3}
-        assert None in [param.specialized(given.get(param.name, param.default)) for param in specializer._params]
+        assert specializer._each(given) is None
         assert repr(specializer._bound(given)) == repr(specializer._bind(**given))
     with pytest.raises(TypeError):
         specializer._bound({"a": 1})

@@ -29,7 +29,7 @@ from autotuned.remote.place import (
     digest_of,
     place,
 )
-from autotuned.store import layout, record
+from autotuned.store import layout, locks, record
 from autotuned.typed_json import JsonFields
 
 _NAME = re.compile(r"[^/\\.][^/\\]*/[^/\\.][^/\\]*\.(json|bin)")  # a device's folder, and a file in it
@@ -204,9 +204,10 @@ def pull(url: str, out: str | os.PathLike[str]) -> Moved:
         if found:
             writer.refuse_unwritable(folder)
         for path in found:
-            for below, content in _joined(folder, path, moved, replace=False):
-                disk.write_bytes(folder / below, content)
-                moved.files.append(str(folder / below))
+            with locks.locked(layout.config_file_lock_path(folder / _below(path))):
+                for below, content in _joined(folder, path, moved, replace=False):
+                    disk.write_bytes(folder / below, content)
+                    moved.files.append(str(folder / below))
     return moved
 
 
@@ -275,6 +276,11 @@ def _fetch(at: Place, backend: client.Backend, below: str, copy: Path, moved: Mo
     return str(seen)
 
 
+def _differ(one: Path, other: Path) -> bool:
+    """Whether two files are there and differ; binaries may do so beside equal config files, if one is damaged."""
+    return one.exists() and other.exists() and disk.read_bytes(one) != disk.read_bytes(other)
+
+
 def _joined(base: Path, path: Path, moved: Moved, replace: bool) -> Iterator[tuple[str, bytes]]:
     """Contents to write for a file and its binaries: binaries first, since the config file names them.
 
@@ -284,9 +290,9 @@ def _joined(base: Path, path: Path, moved: Moved, replace: bool) -> Iterator[tup
         moved: Receives what is unchanged and what is wrong.
         replace: Whether a new file that is no config file replaces an existing one.
     """
-    there = base / _below(path)
+    there, both = base / _below(path), (path.with_suffix(".bin"), path)
     with disk.temporary_folder() as work:
-        if there.exists() and disk.read_bytes(there) != disk.read_bytes(path):
+        if there.exists() and any(map(_differ, (base / _below(one) for one in both), both)):
             read = [exchange.read(one) for one in (there, path)]
             if all(file is not None for file, _ in read):
                 merged = merge.merge([there, path], work)

@@ -1,5 +1,6 @@
 """`autotuned.prune`, and the command: entries of config files that no recorded call uses."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,24 @@ def test_binaries_go_with_the_entries_they_belong_to():
     assert not [fault for fault in autotuned.check("tuned").faults if "belong to no entry" in fault.text]
     autotuned.prune("tuned", calls=recorded_anew(of(1, kernel="app.other")))
     assert not list(Path("tuned").glob("*/app.k.*"))
+
+
+def test_what_others_add_meanwhile_stays(monkeypatch):
+    """Another writer comes between the two files that pruning writes."""
+    shipped(of(1), of(2), with_binaries=True)
+    adding = threading.Thread(target=lambda: writer.ship(of(3), Entry(of(3).call, CONFIG, 10.0, 1.5), Path("tuned")))
+    take_out = writer.take_out
+
+    def interrupted(*args):
+        left = take_out(*args)
+        adding.start()
+        adding.join(0.2)  # it waits for us
+        return left
+
+    monkeypatch.setattr(writer, "take_out", interrupted)
+    autotuned.prune("tuned", calls=recorded(of(1)))
+    adding.join()
+    assert left() == {of(1), of(3)}
 
 
 def test_a_binary_of_several_entries_that_go_is_counted_once():

@@ -2,10 +2,12 @@
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import made_binaries
 import pytest
 import servers
 import shipped
@@ -15,6 +17,8 @@ from shipped import LARGE, OTHER, SLUG, SMALL
 
 import autotuned
 from autotuned import env
+from autotuned.configfiles import writer
+from autotuned.configfiles.file import Entry
 from autotuned.errors import ConfigFileError, OptionError, StoreError
 from autotuned.offline.release import shared
 from autotuned.recording import sending
@@ -124,6 +128,43 @@ def test_what_is_pushed_is_pulled_and_merged_with_what_is_there(url: str, tmp_pa
     assert autotuned.pull(url, out).same == 1
     text = (out / SLUG / "app.k.json").read_text()
     assert [f'"n": {n}' in text for n in (1, 2, 3)] == [True] * 3
+
+
+@pytest.mark.parametrize("way", ["push", "pull"])
+def test_whole_binaries_are_not_replaced_by_damaged_ones_beside_an_equal_file(
+    way: str, url: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "one"
+    beside = made_binaries.ship(folder).with_suffix(".bin")
+    whole = beside.read_bytes()
+    autotuned.push(folder, url)
+    stored = next((tmp_path / "mount").rglob("app.k.bin"))
+    damaged = beside if way == "push" else stored
+    damaged.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    found = autotuned.push(folder, url) if way == "push" else autotuned.pull(url, folder)
+    assert len(found.faults) == 1 and "app.k.bin" in str(found.faults[0])
+    assert whole in (stored if way == "push" else beside).read_bytes()
+
+
+def test_what_others_add_while_it_is_pulled_stays(url: str, tmp_path: Path, monkeypatch: Any) -> None:
+    one, out = tmp_path / "one", tmp_path / "out"
+    shipped.write(one, (make_key(1), SMALL))
+    path = shipped.write(out, (make_key(2), LARGE))
+    autotuned.push(one, url)
+    entry = Entry(make_key(3).call, form(OTHER), 10.0, 1.5)
+    adding = threading.Thread(target=lambda: writer.ship(make_key(3), entry, out))
+    joined = shared._joined
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        found = list(joined(*args, **kwargs))
+        adding.start()
+        adding.join(0.2)  # it waits for us
+        return found
+
+    monkeypatch.setattr(shared, "_joined", interrupted)
+    autotuned.pull(url, out)
+    adding.join()
+    assert [f'"n": {n}' in path.read_text() for n in (1, 2, 3)] == [True] * 3
 
 
 def test_binaries_and_other_files_come_along_and_others_stay(url: str, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from autotuned._startup import imported
 from autotuned.configfiles import lookup
 
-_NEEDED = ("binaries.serve", "launch.bound", "launch.direct", "launch.driver_call")  # by first launches of binaries
+# By first launches of binaries.
+_NEEDED = ("binaries.serve", "launch.bound", "launch.direct", "launch.driver_call", "resolve.first", "api.places")
 
 
 def register_configs(

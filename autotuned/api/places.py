@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import later
 from autotuned.errors import BinaryError, PlaceError
-from autotuned.key.key import PLAIN, is_descriptor, is_tensor_type
+from autotuned.key.key import PLAIN, by_class, is_descriptor, is_tensor_type
 from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
@@ -35,8 +35,12 @@ def gpu_elsewhere(arguments: Mapping[str, Any], name: str) -> int | None:
 
 def gpu_of(tensor: Any) -> int | None:
     """Index of a torch tensor's GPU, else None."""
-    device = getattr(tensor, "device", None)
-    return getattr(device, "index", None) if getattr(device, "type", "") == "cuda" else None
+    try:
+        device = tensor.device
+        index: int | None = device.index if device.type == "cuda" else None
+        return index
+    except AttributeError:  # another library's
+        return None
 
 
 def refuse_unreachable(arguments: Mapping[str, Any], name: str) -> None:
@@ -52,7 +56,7 @@ def refuse_unreachable(arguments: Mapping[str, Any], name: str) -> None:
     """
     here: int | None = None
     for argument, value in arguments.items():
-        for tensor in _tensors([value], described=False):
+        for tensor in () if type(value) in PLAIN else _tensors([value], described=False):
             gpu = gpu_of(tensor)
             try:
                 here = kernel.current_device() if here is None else here
@@ -73,7 +77,7 @@ def _tensors(values: Iterable[Any], described: bool = True) -> Iterator[Any]:
         if type(value) in PLAIN:
             continue
         kind: Any = type(value)  # mypy: a class is not Hashable
-        if is_tensor_type(kind) and hasattr(value, "data_ptr") and hasattr(value, "device"):
+        if _is_placed(kind):
             yield value
         elif isinstance(value, tuple):
             yield from _tensors(value, described)
@@ -81,6 +85,12 @@ def _tensors(values: Iterable[Any], described: bool = True) -> Iterator[Any]:
             yield from [value.base] if described else []
         elif hasattr(value, "data_ptr") and hasattr(value, "device"):
             yield value
+
+
+@by_class
+def _is_placed(kind: type) -> bool:
+    """Whether values of a type are tensors with an address and a device."""
+    return is_tensor_type(kind) and hasattr(kind, "data_ptr") and hasattr(kind, "device")
 
 
 def _is_reachable(tensor: Any) -> bool:
