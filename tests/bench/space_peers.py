@@ -167,6 +167,19 @@ def member(names: list[str], found: Any) -> Callable[..., bool]:
     return eval(f"lambda {', '.join(names)}: ({', '.join(names)},) in found", {"found": found})
 
 
+def import_all() -> None:
+    """Import what the strategies here import when they begin."""
+    if importlib.util.find_spec("optuna"):
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        optuna.create_study(sampler=optuna.samplers.TPESampler(multivariate=True)).ask()
+    if importlib.util.find_spec("kernel_tuner"):
+        for name in ("interface", "searchspace", "strategies.diff_evo", "strategies.genetic_algorithm"):
+            importlib.import_module(f"kernel_tuner.{name}")
+        importlib.import_module("scipy.stats")  # which it samples with
+
+
 def peers() -> Iterator[tuple[str, Callable[[Members, int], Any]]]:
     """What is installed of others, by name: given members and a seed, a strategy."""
     if importlib.util.find_spec("optuna"):

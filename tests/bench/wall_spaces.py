@@ -27,6 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import space_peers
 import space_tables
 
 HERE = Path(__file__).resolve()
@@ -88,7 +89,8 @@ def child(tool: str, folder: Path, pretended: bool, seed: int) -> dict[str, Any]
     wanted = "auto" if tool.startswith("auto") else watch.peer
     more |= {"key": ["M", "N", "K"], "name": "bench.matmul"}  # by its own name it would find shipped files
     tuned = autotune(configs=space, strategy=wanted, budget_s=LIMIT_S, **more)(problem.kernel)
-    if not pretended:  # the context, cuBLAS and the clocks are nobody's merit
+    space_peers.import_all()  # imports, the context, cuBLAS and the clocks are nobody's merit
+    if not pretended:
         square = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
         for _ in range(50):
             square @ square
@@ -118,9 +120,7 @@ class watching:
 
     def peer(self, members: Any) -> Any:
         """A peer's strategy for the decorator."""
-        from space_peers import peers
-
-        return self._watched(dict(peers())[self._tool](members, self._seed))
+        return self._watched(dict(space_peers.peers())[self._tool](members, self._seed))
 
     def _watched(self, inner: Any) -> Any:
         self.made = Watched(inner, self._is_good, self._how != "batches")

@@ -107,7 +107,8 @@ def call(tuned):
     return {(t.config["kwargs"]["HOW"], t.config["kwargs"]["BLOCK"]): (t.status, t.error) for t in record.timings}
 
 
-def test_what_a_worker_compiles_is_a_hit_here(workers, heard, tmp_path):
+def test_what_a_worker_compiles_is_a_hit_here(workers, heard, tmp_path, monkeypatch):
+    """And one that is killed from outside says nothing of its config."""
     compilers, tuned = workers(FINE)
     assert set(call(tuned).values()) == {("ok", None)}
     assert compilers.compiled == len(FINE)
@@ -115,24 +116,6 @@ def test_what_a_worker_compiles_is_a_hit_here(workers, heard, tmp_path):
     assert all(heard)
     assert len(list(records.scratch_folder().rglob("*.cubin"))) == len(FINE)
     assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 1  # the winner's
-
-
-def test_b63_a_compilation_that_never_ends_costs_its_limit_and_its_process_alone(workers, monkeypatch, caplog):
-    limit_only(monkeypatch, "endless", "child")
-    compilers, tuned = workers([("endless", 16), ("child", 32), *FINE[2:]], limit_s=8.0)
-    found = call(tuned)
-    assert found["endless", 16] == found["child", 32] == ("failed", "TimedOut: not compiled within 8 s")
-    assert found["fine", 64][0] == found["fine", 128][0] == "ok"
-    assert compilers.compiled == 2
-    for name in ("HOW=endless", "HOW=child"):
-        [line] = [line for line in caplog.messages if name in line]
-        assert "TimedOut: not compiled within 8 s; it is left out (it took " in line
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert "sleep 986.5" not in listed
-
-
-def test_a_worker_that_is_killed_from_outside_says_nothing_of_its_config(workers, monkeypatch):
-    compilers, tuned = workers(FINE)
     worker = compilers._take()
     monkeypatch.setattr(compilers, "_take", lambda: worker)
     monkeypatch.setattr(worker, "ask", lambda *rest: os.kill(worker.pid, 9))
@@ -140,12 +123,15 @@ def test_a_worker_that_is_killed_from_outside_says_nothing_of_its_config(workers
         compilers.compile(tuned.tuner.tunable.name, (), None, lambda: None)
 
 
-def test_what_ends_a_compilation_takes_its_config_along_and_nothing_else(workers, monkeypatch, caplog):
-    """A compiler that crashes, an error as a thread would raise it, and a worker that is killed from outside.
+def test_b63_what_ends_a_compilation_takes_its_config_along_and_nothing_else(workers, monkeypatch, caplog):
+    """One that never ends costs its limit and its process alone.
 
-    The last is not stored as one that fails.
+    So does a compiler that crashes, an error as a thread would raise it, and a worker that is killed from outside. The
+    last is not stored as one that fails.
     """
-    compilers, tuned = workers([("abort", 16), ("refused", 16), ("unlucky", 16), *FINE[1:]])
+    limit_only(monkeypatch, "endless", "child")
+    ending = [("endless", 16), ("child", 32), ("abort", 16), ("refused", 16), ("unlucky", 16)]
+    compilers, tuned = workers([*ending, *FINE[2:]], limit_s=8.0)
     ask = compile_pool._Worker.ask
 
     def killed(worker, request, *rest):
@@ -153,14 +139,21 @@ def test_what_ends_a_compilation_takes_its_config_along_and_nothing_else(workers
 
     monkeypatch.setattr(compile_pool._Worker, "ask", killed)
     found = call(tuned)
+    for endless in ending[:2]:
+        assert found.pop(endless) == ("failed", "TimedOut: not compiled within 8 s")
     assert found.pop(("abort", 16)) == ("failed", "Crashed: the compiler ended by SIGABRT")
     status, error = found.pop(("refused", 16))
-    assert found == dict.fromkeys(FINE[1:], ("ok", None))
+    assert found == dict.fromkeys(FINE[2:], ("ok", None))
     assert status == "failed"
     assert error.startswith("CompileTimeAssertionFailure: ")
     assert "this one is refused" in error
-    assert compilers.compiled == 3
+    assert compilers.compiled == 2
     assert "are not used any more" not in caplog.text
+    for name in ("HOW=endless", "HOW=child"):
+        [line] = [line for line in caplog.messages if name in line]
+        assert "TimedOut: not compiled within 8 s; it is left out (it took " in line
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert "sleep 986.5" not in listed
 
 
 def test_binaries_that_do_not_arrive_are_noticed_and_threads_compile(workers, heard, monkeypatch, caplog):

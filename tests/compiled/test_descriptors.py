@@ -21,7 +21,10 @@ from tritons_packer import seen
 from autotuned import autotune
 
 _launch = pytest.importorskip("autotuned._launch")
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+    pytest.mark.usefixtures("no_assembler"),
+]
 often = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 CONFIG = Config({"BLOCK": 32}, num_warps=2)
 MEMORY = {dtype: torch.zeros(1 << 14, dtype=dtype) for dtype in (torch.float16, torch.float32, torch.int8)}

@@ -38,11 +38,17 @@ def raising(error):
 
 
 SMALL = Config({"M": 16})
-HUGE = Config({"M": 128, "K": 1024})  # 288 KiB of shared memory; the device has 227
+HUGE = Config({"M": 128, "K": 64})  # 18 KiB of shared memory; the device has 16
 REFUSED = Config({"M": 32})
 NO_POWER_OF_TWO = Config({"M": 48})
 HOST_ERROR = Config({"M": 64}, pre_hook=raising(RuntimeError("PassManager::run failed")))
 NO_MEMORY = Config({"M": 64}, num_warps=8, pre_hook=raising(MemoryError("no room")))
+
+
+@pytest.fixture(autouse=True)
+def little_memory(driver, monkeypatch):
+    """What is compiled to see that it does not fit is small, and that quick."""
+    fake_cuda.limit_shared_memory(monkeypatch, 16384)
 
 
 @pytest.fixture
@@ -70,11 +76,13 @@ def test_failing_configs_are_skipped_with_their_reasons(ac, launches):
     compiled = tuned[(1,)](*ac, 16)
     assert tuned.best_config is tuned.configs[4]
     assert launches[-1].arguments["M"] == 16
-    assert compiled.metadata.shared < 232448
+    assert compiled.metadata.shared < 16384
     (record,) = records()
     assert [timing.status for timing in record.timings] == ["failed"] * 4 + ["ok"]
     reasons = [timing.error for timing in record.timings]
-    assert reasons[0].startswith("OutOfResources: out of resource: shared memory, Required: 294912, Hardware limit: 23")
+    assert reasons[0].startswith(
+        "OutOfResources: out of resource: shared memory, Required: 18432, Hardware limit: 16384"
+    )
     assert reasons[1].startswith("CompileTimeAssertionFailure: ")
     assert "M of 32 is not supported" in reasons[1]
     assert reasons[2].startswith("CompilationError: ")
@@ -147,26 +155,26 @@ def test_all_fail_for_several_reasons(ac, launches):
 
 def test_all_too_large_is_not_the_users_bug(ac):
     """The same text for each, and still a list of configs: the device is too small for them."""
-    configs = [HUGE, Config({"M": 128, "K": 1024}, num_warps=8)]
+    configs = [HUGE, Config({"M": 128, "K": 64}, num_warps=8)]
     tuned = autotune(configs, key=["n"])(triton.jit(product))
     with pytest.raises(AllConfigsFailedError, match="all 2 failed") as caught:
         tuned[(1,)](*ac, 16)
     assert all(reason.startswith("OutOfResources: ") for reason in caught.value.reasons)
     assert sum(len(labels) for labels in caught.value.reasons.values()) == 2
-    assert "Required: 294912, Hardware limit: 232448" in str(caught.value)
+    assert "Required: 18432, Hardware limit: 16384" in str(caught.value)
 
 
 def test_what_wants_too_much_of_one_resource_is_one_group(ac):
     """With the least that any of them requires, and what there is; each other one says what it requires."""
-    sizes = [Config({"M": 128, "K": k}, num_warps=warps) for k, warps in ((2048, 4), (1024, 4), (1024, 8))]
+    sizes = [Config({"M": 128, "K": k}, num_warps=warps) for k, warps in ((128, 4), (64, 4), (64, 8))]
     with pytest.raises(AllConfigsFailedError, match="all 4 failed") as caught:
         autotune([*sizes, REFUSED], key=["n"])(triton.jit(product))[(1,)](*ac, 16)
     lines = [line.strip() for line in str(caught.value).splitlines()]
     (least,) = [index for index, line in enumerate(lines) if "Hardware limit: " in line]
-    assert "shared memory, Required: 294912, Hardware limit: 232448" in lines[least]
+    assert "shared memory, Required: 18432, Hardware limit: 16384" in lines[least]
     assert lines[least + 1] == (
-        "M=128 K=1024 num_warps=4 num_stages=3; M=128 K=1024 num_warps=8 num_stages=3; "
-        "M=128 K=2048 num_warps=4 num_stages=3 (Required: 589824)"
+        "M=128 K=64 num_warps=4 num_stages=3; M=128 K=64 num_warps=8 num_stages=3; "
+        "M=128 K=128 num_warps=4 num_stages=3 (Required: 36864)"
     )
     assert len(caught.value.reasons) == 3  # which have the whole text of each
 

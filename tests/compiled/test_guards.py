@@ -324,19 +324,22 @@ def test_what_is_no_grid_is_an_error(bound, x, launches, grid, error):
     assert len(launches) == before
 
 
-def test_thousands_of_shapes_keep_the_table_bounded(launcher):
+def test_thousands_of_shapes_keep_the_table_bounded(launcher, monkeypatch):
+    limit = 4096 if launcher == "c" else 256
+    monkeypatch.setattr("autotuned.launch.table.LIMIT", limit)
     tuned = autotune(CONFIGS[:1])(triton.jit(scale))
-    memory = torch.zeros(6000)
-    compiled = {id(tuned[(1,)](memory[:n], 7)) for n in range(1, 4201)}
+    count = limit + 4
+    memory = torch.zeros(count)
+    compiled = {id(tuned[(1,)](memory[:n], 7)) for n in range(1, count + 1)}
     info = tuned.cache_info()
-    evictions = 2048 if launcher == "c" else 4200 - 4096  # the older half at once, or one by one
-    assert (info.size, info.evictions) == (4200 - evictions, evictions)
+    evictions = limit // 2 if launcher == "c" else 4  # the older half at once, or one by one
+    assert (info.size, info.evictions) == (count - evictions, evictions)
     assert len(compiled) == 1
     before = tuned.cache_info().hits
-    tuned[(1,)](memory[:4200], 7)
+    tuned[(1,)](memory, 7)
     assert tuned.cache_info().hits == before + 1
     tuned[(1,)](memory[:1], 7)  # the oldest is gone, and bound again
-    assert tuned.cache_info().misses == 4201
+    assert tuned.cache_info().misses == count + 1
 
 
 def test_remembered_choices_are_bounded(x, monkeypatch):

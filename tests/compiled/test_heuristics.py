@@ -78,7 +78,7 @@ def test_it_launches_what_tritons_launches(launches, xy, stack, call):
     def grid(meta):
         return (meta["n"], meta["ROWS"], meta["BLOCK"])
 
-    for n in (100, 99, 98, 100, 99):
+    for n in (100, 99, 100, 99):
         returned = []
         for kernel in (ours, stock):
             returned.append(CALLS[call](kernel, *xy, n, grid))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import shutil
 import subprocess
 import zlib
+from pathlib import Path
 
 import pytest
 import triton
@@ -25,12 +27,28 @@ PyMODINIT_FUNC PyInit_of_host(void) {
 """
 
 
+@pytest.fixture(scope="module")
+def compile_c(tmp_path_factory):
+    """What runs cc, once for each source: the library is copied from then on."""
+    folder, call, made = tmp_path_factory.mktemp("built"), subprocess.check_call, {}
+
+    def compile_c(command, **options):
+        library = command[command.index("-o") + 1]
+        asked = Path(command[1]).read_text()
+        if asked in made:
+            shutil.copy(made[asked], library)
+        else:
+            call(command, **options)
+            made[asked] = shutil.copy(library, folder / f"{len(made)}.so")
+
+    return compile_c
+
+
 @pytest.fixture
-def build(tmp_path, monkeypatch):
+def build(compile_c, tmp_path, monkeypatch):
     """Builds a module as Triton builds its driver, in a new container; says its answer and how often cc has run."""
     runs, starts = [], itertools.count()
-    call = subprocess.check_call
-    monkeypatch.setattr(subprocess, "check_call", lambda *args, **options: runs.append(args) or call(*args, **options))
+    monkeypatch.setattr(subprocess, "check_call", lambda *args, **more: runs.append(args) or compile_c(*args, **more))
 
     def build(kept, answer="1"):
         install.uninstall()

@@ -19,9 +19,10 @@ from tritons_packer import outcome, seen
 from autotuned import autotune
 
 pytest.importorskip("autotuned._launch")
-pytestmark = pytest.mark.skipif(
-    not tritons_packer.IS_GENERIC, reason="needs a C compiler, and Triton's generic launcher"
-)
+pytestmark = [
+    pytest.mark.skipif(not tritons_packer.IS_GENERIC, reason="needs a C compiler, and Triton's generic launcher"),
+    pytest.mark.usefixtures("no_assembler"),
+]
 
 ANNOTATIONS = {
     "none": "",
@@ -152,7 +153,7 @@ PAIRS = [
     ("none", "float16"),
     ("uint64", "none"),
     ("int64", "pointer"),
-    ("bool", "int8"),
+    ("int1", "int8"),
 ]
 GRIDS = {
     "tuple": (2,), "list": [1, 2], "empty": (4, 0), "numpy": (numpy.int64(3), True), "objects": [Indexed(3), Indexed(2)],

@@ -4,6 +4,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -54,6 +55,7 @@ def opcodes(run: Callable[[], Any]) -> int:
 def opened(run: Callable[[], Any]) -> list[str]:
     """The files that a call opens, in order."""
     paths: list[str] = []
+    _listen()
     _listeners.append(paths)
     try:
         run()
@@ -71,4 +73,6 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
             paths.append(str(arguments[0]))
 
 
-sys.addaudithook(_hear)  # for the rest of the process: a hook cannot be taken back
+@cache
+def _listen() -> None:
+    sys.addaudithook(_hear)  # at the first use: it cannot be taken back, and makes all that follows slower

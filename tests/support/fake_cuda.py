@@ -83,6 +83,7 @@ class Utils:
     """Device properties of an H100 and binaries that load without a device."""
 
     loads = 0
+    shared_memory = 232448  # bytes that a block may have
 
     def load_binary(self, name, kernel, shared, device):
         Utils.loads += 1
@@ -92,7 +93,7 @@ class Utils:
         pass
 
     def get_device_properties(self, device):
-        return {"max_shared_mem": 232448, "multiprocessor_count": 132, "warpSize": 32, "max_num_regs": 65536,
+        return {"max_shared_mem": Utils.shared_memory, "multiprocessor_count": 132, "warpSize": 32, "max_num_regs": 65536,
                 "sm_clock_rate": 1980000, "mem_clock_rate": 2619000, "mem_bus_width": 5120}  # fmt: skip
 
 
@@ -147,6 +148,14 @@ def install_with_host_clock(monkeypatch) -> Driver:
 
     monkeypatch.setattr(timers, "CudaTimer", timers.HostTimer)
     return install(monkeypatch)
+
+
+def limit_shared_memory(monkeypatch, size: int) -> None:
+    """So little that small kernels, which are compiled quickly, want too much of it."""
+    from triton.compiler import compiler
+
+    monkeypatch.setattr(Utils, "shared_memory", size)
+    monkeypatch.setattr(compiler, "max_shared_mem", lambda device: size)  # which remembers it otherwise
 
 
 def install(monkeypatch) -> Driver:

@@ -21,6 +21,10 @@ import atexit, contextlib, gc, importlib, json, os, socket, sys, threading, type
 for name in ("numpy", "torch", "triton.language", "rich.live", "rich.table", "typer.main", "typer.rich_utils"):
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
+if "TRITON_INTERPRET" not in os.environ:  # what compiles needs the hash of Triton's files, which takes two seconds
+    with contextlib.suppress(ImportError):
+        importlib.import_module("triton.runtime.cache").triton_key()
+        importlib.import_module("triton.experimental.gluon")
 gc.freeze()
 asking = socket.socket(fileno=int(sys.argv[1]))
 while True:

@@ -1,11 +1,17 @@
 """Fixtures of the tests that compile for a pretended H100: its driver, what was launched, and a benchmark."""
 
+import functools
+import gc
 import os
 from pathlib import Path
 
 import fake_cuda
+import kept_stages
 import pytest
 
+from autotuned.binaries import libcuda
+from autotuned.errors import BinaryError
+from autotuned.key import source_text
 from autotuned.offline.workers import compile_pool
 from autotuned.store import records
 
@@ -14,6 +20,29 @@ from autotuned.store import records
 def pretended_session(tmp_path_factory):
     """Binaries of this session only, and a driver left in place: compiled kernels unload with it at the very end."""
     fake_cuda.begin_session(tmp_path_factory)
+    _look_for_the_driver_once()
+    _read_sources_once()
+    gc.set_threshold(20_000)  # many objects are made, and few of them are rings
+    kept_stages.install(Path(os.environ["TRITON_CACHE_DIR"]) / "stages")
+
+
+def _look_for_the_driver_once():
+    """Where there is none: the linker would go through its folders at each miss, a tenth of what one takes."""
+    try:
+        libcuda._library()
+    except BinaryError as error:
+        text = str(error)
+
+        def none():
+            raise BinaryError(text, path="")
+
+        libcuda._library = none
+
+
+def _read_sources_once():
+    """The same few kernels are decorated in hundreds of tests, and each time split into tokens."""
+    tokens = source_text._tokens
+    source_text._tokens = functools.lru_cache(1024)(lambda source: tuple(tokens(source)))
 
 
 @pytest.fixture(scope="session")
