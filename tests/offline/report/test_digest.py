@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ from autotuned.store import listing, records
 from autotuned.store.record import Timing, TuningRecord
 
 LARGE, SMALL = form(Config({"BLOCK": 256})), form(Config({"BLOCK": 64}))
+
+
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    """What a kernel of another test has chosen counts as long as it lives."""
+    gc.collect()
 
 
 def keep(key: Key, winner: dict[str, Any] = SMALL, median_us: float = 10.0) -> None:
