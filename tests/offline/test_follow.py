@@ -268,7 +268,9 @@ def test_what_comes_meanwhile_is_tuned_too(work, monkeypatch):
     assert list(dict.fromkeys(work.order)) == [3, 5, 2, 1]
 
 
-def test_a_call_that_fails_is_said_once_and_left(work):
+def test_a_call_that_fails_is_said_once_and_left(work, monkeypatch):
+    monkeypatch.delitem(sys.modules, "app", raising=False)  # of another test
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if not Path(one, "app.py").exists()])
     call(work, [1, 13])
     with work.path.open("ab") as file:
         file.write(line(recorded(1, 50)) + b"{\n")  # of a module that is not there

@@ -73,6 +73,8 @@ _SAME = (
     "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONWARNINGS", "TRITON_INTERPRET"
 )  # fmt: skip
 
+_PYTHONPATH = os.environ.get("PYTHONPATH", "")  # before any test sets it
+
 
 class Server:
     """The process that is forked.
@@ -86,9 +88,8 @@ class Server:
         self._asking, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
-            self._process = subprocess.Popen(
-                command, env=dict(environment), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
-            )
+            env = {**environment, "PYTHONPATH": _PYTHONPATH}  # whose folders all programs search, not those of a test
+            self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         atexit.register(self.end)
 
     def end(self) -> None:
