@@ -41,7 +41,7 @@ from .shared import of_store, with_options
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # "-" and "--" after a word processor
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and JSON if asked for.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log decisions on stderr, and errors with a trace.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log decisions on stderr, and errors with a traceback.")]
 
 
 class Commands(typer.core.TyperGroup):

@@ -272,7 +272,7 @@ class Server:
                 _loaded[at] = str(error)
                 events.emit("refuse", self.name, variant.digest, 0.0, f"binary: {error}")
                 env.warn_once(
-                    f"binary {variant.digest}", "`%s`: the binary %s beside %s is left out (%s); the call compiles.",
+                    f"binary {variant.digest}", "`%s`: the binary %s next to %s is skipped (%s); the call compiles.",
                     self._tunable.name, variant.digest[:12], shelf.path, error,
                 )  # fmt: skip
             known = _loaded[at]
@@ -368,7 +368,7 @@ def _without_toolchain(context: Mapping[str, Json], triton: str) -> str:
 def _differences(variants: list[Variant], code: Code, form: Form) -> str:
     """Why none of these variants serves, by the closest one."""
     if not variants:
-        return "its binaries are not in the file beside it"
+        return "its binaries are not in the file next to it"
     same = [variant for variant in variants if variant.code.text == code.text]
     if same:
         return difference((variant.form for variant in same), form)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 ATTRIBUTES = ".gitattributes"
 UNION = (
-    "# Two people who tune other shapes add other lines to one file: git keeps both.\n"
-    "# `autotuned check` finds a call that both tuned.\n"
+    "# Two people who tune different shapes add different lines to a file: git keeps both.\n"
+    "# `autotuned check` finds calls that both tuned.\n"
     "*.json merge=union\n"
-    "# Compiled kernels beside them: `autotuned merge` puts two people's together.\n"
+    "# Compiled kernels: `autotuned merge` combines them.\n"
     "*.bin binary\n"
 )
 

@@ -162,7 +162,7 @@ def note(key: str, launched: Any) -> None:
     try:
         program().note(key, launched)
     except Exception as error:
-        log.debug("what was launched is not noted: %s", failures.describe(error))
+        log.debug("launched kernels are not recorded: %s", failures.describe(error))
 
 
 after_fork(_programs.clear)  # the parent's threads do not exist in the child

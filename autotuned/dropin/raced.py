@@ -85,7 +85,7 @@ class Race:
             self._say(failures.describe(error))
             return {}
         if choice is None or choice.record is None:
-            self._say("there is no room for a search")
+            self._say("not enough memory for a search")
             return {}
         self.is_run = True
         (winner,) = self._seed.identities([choice.config])

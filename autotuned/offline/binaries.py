@@ -97,7 +97,7 @@ class _File:
         made: dict[tuple[str, str], list[Built]] = {}
         for one in found:
             if one.tuned is None or isinstance(one.tuned, TunedFunction):
-                result.missing.append(getattr(one, "reason", "") or "it is no Triton kernel.")
+                result.missing.append(getattr(one, "reason", "") or "it is not a Triton kernel.")
             else:
                 self._of_kernel(one, config, result, made)
         result.missing += _unmet(config, set(made)) if made else ()
@@ -134,7 +134,7 @@ class _File:
         code = server.code(config.device)
         if code is None:
             result.missing.append(
-                "its code uses values known by one process alone: say in version= what of them matters."
+                "its code uses values that mean something in one process only: put what matters into version=."
             )
             return
         context = {"source": one.tuner.tunable.source, "environment": dict(code.environment), "version": code.version,

@@ -272,6 +272,6 @@ def drop(one: Contest) -> str:
         entry = Entry(one.key.call, form, rounded(one.default_us), 1.0, under)
         writer.ship(one.key, entry, path.parent.parent)
         whose = "a rule" if one.is_of_rule else "the nearest shape"
-        return f"{path}: this call gets what runs untuned, and no more the choice of {whose}"
+        return f"{path}: this call now gets the untuned config instead of the choice of {whose}"
     binary_files.take_out([one.key], path)
     return f"{path}: taken out"

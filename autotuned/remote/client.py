@@ -176,7 +176,7 @@ class Client:
                 raise StoreError(str(data))
             return self.place.load(digest, data)
         except StoreError as error:
-            message = "the shared store %s: what it has is not used (%s); this is said once."
+            message = "the shared store %s: some of its contents are ignored (%s); this is logged once."
             env.warn_once("unverified", message, self.where, self.place.scrubbed(error), said=self._said)
             return None
 

@@ -333,7 +333,7 @@ class Chooser:
         if choice is None:
             return Look(None, "absent")
         if question.force or (question.mode == "search" and choice.origin is not Origin.SEARCH):
-            return Look(None, "mode", "what is known is measured again")
+            return Look(None, "mode", "known choices are measured again")
         if choice.conditions is not None and (lack := conditions.lack(choice.conditions, question.needed)):
             return Look(None, "weaker conditions", f"measured {lack}")
         found = self._for_these(choice, question)

@@ -273,7 +273,7 @@ def of_call(
         problem = "new configs"
     if kept and env.has_store():
         when = "first" if ending in (None, Origin.SEARCH) else "in the background"
-        notes += (f"the shared store is asked {when}: what it has is not looked at here",)
+        notes += (f"the shared store is asked {when}: explain does not read it",)
     answer = "error" if ending is None else WORDS[ending]
     sealed = " and the seal" if ending is None and sealing.forbids() else ""
     steps.append(Step(answer, True, f"mode {mode}{sealed}"))

@@ -214,7 +214,7 @@ def _poison_covers(measured: bool | tuple[str, ...], needed: bool | tuple[str, .
 def _restore_lack(measured: Restore, needed: Restore) -> str:
     if restore_covers(measured, needed):
         return ""
-    asked = "what is written put back" if needed is None else f"{_listed(needed)} put back"
+    asked = "the written arguments restored" if needed is None else f"{_listed(needed)} restored"
     return f"with restore_value={_listed(measured or ())}, not with {asked}"
 
 

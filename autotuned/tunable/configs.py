@@ -302,7 +302,7 @@ def _check_name(name: Any, tunable: HasParameters) -> None:
     if not tunable.allows(name):
         known = [parameter.name for parameter in tunable.parameters]
         raise errors.ConfigError(
-            f"`{tunable.name}`: a config sets {name!r}, which is no parameter of the kernel."
+            f"`{tunable.name}`: a config sets {name!r}, which is not a parameter of the kernel."
             + suggestion(str(name), known),
             kernel=tunable.name,
         )

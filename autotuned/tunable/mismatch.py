@@ -59,4 +59,4 @@ def _of_hooks(form: Mapping[str, Json], live: list[Any]) -> str:
 
 
 def _of_values(live: list[Any]) -> str:
-    return f"it is none of the {len(live)} configs of this call: the list was edited, or this call may not use it"
+    return f"it is not among the {len(live)} configs of this call: the list was edited, or this call may not use it"

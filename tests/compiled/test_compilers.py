@@ -164,7 +164,7 @@ def test_binaries_that_do_not_arrive_are_noticed_and_threads_compile(workers, he
     assert not any(heard[: len(FINE)])
     assert 1 <= compilers.compiled <= 2
     [line] = [line for line in caplog.messages if "are not used any more" in line]
-    assert "what they compile is not found in Triton's cache. Threads compile instead" in line
+    assert "their binaries are not found in Triton's cache. Threads compile instead" in line
 
 
 def test_before_they_are_ready_and_after_they_have_ended_threads_compile(workers, heard, caplog):

@@ -99,7 +99,10 @@ def test_a_toolchain_of_a_kernel():
 @pytest.mark.parametrize(
     ("configs", "parts"),
     [
-        ([Config({"BLOK": 16})], ["a config sets 'BLOK', which is no parameter of the kernel. Did you mean 'BLOCK'?"]),
+        (
+            [Config({"BLOK": 16})],
+            ["a config sets 'BLOK', which is not a parameter of the kernel. Did you mean 'BLOCK'?"],
+        ),
         ([{"BLOCK": 16}], ["configs: expected triton.Config objects, got dict", "Write Config({'BLOCK': 64}"]),
         ([None], ["configs: expected triton.Config objects, got NoneType"]),
         (5, ["configs: expected a list of triton.Config, or a callable returning one, got int"]),

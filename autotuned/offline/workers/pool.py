@@ -116,7 +116,7 @@ class Pool:
         if unsaid:
             raise AutotunedError(
                 f"expected all cases for {', '.join(unsaid)}, got those above: the last device of this kind was given "
-                "up before it had listed the others. Run the same command again to go on."
+                "up before it had listed the others. Run the same command again to continue."
             )
 
     def _abandon(self, model: str) -> bool:
