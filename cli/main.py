@@ -130,7 +130,7 @@ def main(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tune kernels ahead of time and look at what is stored.
+    """Tune kernels ahead of time and inspect the stored choices.
 
     --json, --quiet and --verbose may stand before the command, too.
     """

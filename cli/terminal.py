@@ -187,7 +187,7 @@ def remark_text(text: str) -> None:
 
 
 def remark_json(data: Json) -> None:
-    """Print a JSON document on stderr, beside another program's output."""
+    """Print a JSON document on stderr, next to another program's output."""
     typer.echo(json.dumps(data, allow_nan=False), err=True)
 
 
@@ -223,7 +223,7 @@ def cannot_write(path: object, reason: object) -> typer.Exit:
 
 
 def print_built(result: BuildResult) -> None:
-    """Print what was compiled beside config files, and what was not."""
+    """Print which kernels were compiled for config files, and which were not."""
     for file in result.files:
         if file.variants:
             size = f"{file.bytes / 1024:.0f} KiB"

@@ -1,4 +1,4 @@
-"""Checks that the compiled kernels beside a config file are the ones its entries name, undamaged."""
+"""Checks that a config file's compiled kernels are undamaged and are the ones that its entries name."""
 
 from __future__ import annotations
 

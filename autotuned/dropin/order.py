@@ -74,7 +74,7 @@ class Program:
         return found
 
     def note(self, key: str, launched: Any) -> None:
-        """Record what was launched for a key."""
+        """Record the kernel launched for a key."""
         binary = getattr(launched, "hash", None)
         if not isinstance(binary, str) or self._entries.get(key, {}).get("binary") == binary:
             return

@@ -115,7 +115,7 @@ def cuda(index: int | None = None) -> Device:
 
 
 def wait_for(where: Device) -> None:
-    """Wait for what this thread has launched; an error of it is left to who uses the device next."""
+    """Wait for this thread's launches; an error among them is left to the next user of the device."""
     if where.kind == "cuda":
         with contextlib.suppress(Exception):
             import torch

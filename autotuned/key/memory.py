@@ -94,7 +94,7 @@ def _is_closed(kind: type) -> bool:
     return issubclass(kind, _CLOSED)
 
 
-# -- what is a tensor -------------------------------------------------------------------------------------------------
+# -- which values are tensors -----------------------------------------------------------------------------------------
 
 
 def is_strided(tensor: Any) -> bool:
@@ -112,7 +112,7 @@ def holds_objects(tensor: Any) -> bool:
     return bool(getattr(getattr(tensor, "dtype", None), "hasobject", False))
 
 
-# -- what a value holds -----------------------------------------------------------------------------------------------
+# -- tensors inside a value -------------------------------------------------------------------------------------------
 
 
 def _opener(kind: Any) -> Callable[[Any, int], Iterable[Any]]:
@@ -240,7 +240,7 @@ def gpu_of(value: Any) -> int | None:
 
 
 def gpu_within(value: Any) -> int | None:
-    """The same, of an argument that is no plain array itself.
+    """The same, for an argument that is not itself a plain array.
 
     Large values are searched only near their root, breadth first: launches ask this on every call.
     """

@@ -37,7 +37,7 @@ class Untuned:
 
 
 def say_untuned(kernels: Sequence[Untuned]) -> None:
-    """At the end of a process, say how many more keys ran untuned."""
+    """At exit, log how many more keys ran untuned."""
     counts = [len(kernel) for kernel in kernels if len(kernel)]
     if sum(counts) > len(counts):
         message = "%s%d keys of %d kernel%s ran untuned. `autotuned record` and `autotuned list --missing` name them."
@@ -45,7 +45,7 @@ def say_untuned(kernels: Sequence[Untuned]) -> None:
 
 
 def advice(keys: Sequence[Key]) -> str:
-    """What varies most among keys of a kernel, and what to do about it."""
+    """A warning about what varies most among a kernel's keys, and how to avoid it."""
     seen: dict[str, dict[str, Json]] = {}
     for key in keys:
         for path, value in _values(key.call):

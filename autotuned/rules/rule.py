@@ -21,7 +21,7 @@ Values = tuple[int, ...]  # of a call, in the order of a rule's sizes
 
 
 class Split(Frozen):
-    """A question to sizes: whether a number made of them is at most a limit, or a multiple of it.
+    """A test on sizes: whether a number computed from them is at most a limit, or a multiple of it.
 
     Attributes:
         names: The sizes; their product counts. `divides`: whether it is asked for a multiple of `number`.

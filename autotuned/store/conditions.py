@@ -200,7 +200,7 @@ def _spread(tolerance: Mapping[str, float]) -> str:
 
 
 def _reference_words(reference: Json) -> str:
-    """Kind and digest: a reference is identified by what it computes, not by name."""
+    """Kind and digest: a reference is identified by its code, not by name."""
     kind = next(iter(reference), "")
     return f"{kind} {str(reference.get(kind))[:12]}"
 

@@ -11,7 +11,7 @@ from autotuned.typed_json import Json
 
 
 def misfit(form: Mapping[str, Json], identities: Iterable[str]) -> str:
-    """In one line, why a config, given in canonical form, is none of the live ones; configs are never adapted."""
+    """One line on why a config, given in canonical form, is not among the live ones; configs are never adapted."""
     live = [json.loads(identity) for identity in identities]
     if not live:
         return f"{label(form)}: the call has no config that launches"

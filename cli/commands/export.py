@@ -1,4 +1,4 @@
-"""`autotuned export`: writes the user's choices into config files, and compiles the kernels beside them."""
+"""`autotuned export`: writes the user's choices into config files, and compiles their kernels."""
 
 from __future__ import annotations
 

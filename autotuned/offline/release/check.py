@@ -42,7 +42,7 @@ class CheckResult(Audit):
 
     @property
     def passed(self) -> bool:
-        """Whether there is no fault and no lost choice; a measurement that timed nothing has not passed."""
+        """Whether there are no faults and no losing choices; a measurement that timed nothing has not passed."""
         left = [one for one in self.lost if not (one.beaten and self.dropped)]
         return not self.faults and not left and self.measured != []
 
@@ -63,7 +63,7 @@ def check(
     tolerance: float = 0.05,
     fix: bool = False,
 ) -> CheckResult:
-    """Check config files: schema, values, duplicates, dead or shadowed entries, and the binaries beside them.
+    """Check config files: schema, values, duplicates, dead or shadowed entries, and their binaries.
 
     That needs neither torch nor a GPU. Choices of an earlier path shadow those of later ones.
 

@@ -60,7 +60,7 @@ class Pool:
         return self._result
 
     def run(self) -> None:
-        """Measure until all is done; raises what a process raised, and AutotunedError if no device is left."""
+        """Measure until all is done; raises a process's error, and AutotunedError if no device is left."""
         with self._interrupts:
             try:
                 self._slots = self._executor.slots()
