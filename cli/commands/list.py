@@ -83,7 +83,7 @@ def _print_digest(kernel: str | None, is_comparing: bool, as_json: bool) -> None
 def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: bool, as_json: bool) -> None:
     path = recording_of(recorded)
     if not unused and not missing:
-        raise typer.BadParameter("expected with --unused, --missing or both", param_hint="--calls")
+        raise typer.BadParameter("expected --unused, --missing or both as well", param_hint="--calls")
     made = file.read(path)
     wanted = None if kernel is None else listing.named({*kernels(), *(call.kernel for call in made)}, kernel)
     found = Usage(call for call in made if wanted is None or call.kernel in wanted)

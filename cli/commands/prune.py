@@ -46,13 +46,13 @@ def prune(
         _print(found)
     if found.entries and not dry_run:
         if not yes:
-            terminal.ask(f"Take {_words(found)} out of {terminal.counted(len(found.files), 'file')}?")
+            terminal.ask(f"Remove {_words(found)} from {terminal.counted(len(found.files), 'file')}?")
         found = autotuned.prune(paths, calls=calls)
     terminal.complain_of(found.faults)
     if as_json:
         terminal.print_json(found.to_json())
     else:
-        would = "would be taken out" if dry_run else "taken out"
+        would = "would be removed" if dry_run else "removed"
         terminal.say(f"{_words(found)} {would}, {found.kept} kept" if found.entries else f"all {found.kept} are used")
     if found.faults:
         raise typer.Exit(3 if found.kept or found.entries else 1)
