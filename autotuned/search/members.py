@@ -158,7 +158,7 @@ class _Together:
             if name == common or self._wins(name):
                 outcome.winner = name
                 return
-        # Every config loses somewhere: use the common untuned config, else the one that loses least to the members' own.
+        # Every config loses somewhere: use the common untuned config, else the one that loses least to a member's own.
         outcome.winner = common if common in scores else min(scores, key=self._largest_loss)
 
     def _wins(self, name: str) -> bool:
