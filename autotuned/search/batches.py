@@ -73,6 +73,7 @@ class _Batches:
         self._grows = (getattr(source.strategy, "asks_ahead", False) is True and job.tunable.compiles_ahead
                        and job.timer.overlaps and job.objective == "kernel" and job.hooks.before is None)  # fmt: skip
         self._batch: dict[str, Any] = {}  # configs being measured, by identity
+        self._error: Exception | None = None  # of the strategy, a constraint or a pruner while the batch grew
         self._most, self._until_s = 0, math.inf  # size to which the batch may grow, and when growth ends
         for timing in self._own_timings() if job.incumbent is None else ():  # an interrupted search
             self._trials += 1
@@ -122,6 +123,13 @@ class _Batches:
 
     def _more(self, news: Mapping[str, Timing], compiling: int) -> list[str]:
         """Report rough times, and ask for as many configs as there are free compilers."""
+        try:
+            return self._grown(news, compiling)
+        except Exception as error:
+            self._error = error
+            raise
+
+    def _grown(self, news: Mapping[str, Timing], compiling: int) -> list[str]:
         self._source.strategy.tell([_result(self._configs[name], timing) for name, timing in news.items()])
         room = min(max(2, parallelism.count(MOST_BATCH)) - compiling, self._most - len(self._batch))
         if room < 1 or time.perf_counter() > self._until_s:
@@ -179,7 +187,7 @@ class _Batches:
         except (DeviceLostError, OutOfMemoryError, CheckError):
             raise
         except Exception as error:  # nothing of this batch runs
-            if any(one.status != "failed" for one in found.timings):
+            if error is self._error or any(one.usable for one in found.timings):
                 raise
             self._message = str(error)
         finally:

@@ -70,13 +70,13 @@ def race(
     while behind := [trial for trial in open_trials(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
         if not rounds.run(behind, FIRST_SAMPLES):
             break
-        alive = _left(alive, guard_limit, untuned)
+        alive = _left(_still(alive, trials), guard_limit, untuned)
     near = next((one for one in _within(alive, _near_limit) if one is untuned and are_loaded(alive)), None)
     finalists = _left(alive, _finalist_limit, near, FINALISTS)
     while len(finalists) > 1 and (unsure := _unsure(finalists)):
         if not rounds.run(unsure, _final_round(unsure)):
             break
-        finalists = _left(finalists, _final_limit, near)
+        finalists = _left(_still(finalists, trials), _final_limit, near)
     _part(rounds, finalists, untuned.index if untuned else None, parting)
     _measure_by(finalists, trials)
     return rounds.left > 0
@@ -94,9 +94,14 @@ def _left(trials: Sequence[Trial], limit: Limit, stays: Trial | None = None, mos
         left = [trial for trial in left if trial is stays or id(trial) in fastest]
     kept = {trial.index for trial in left}
     for trial in trials:
-        if left and trial.index not in kept and not trial.error:
-            trial.leader_us = min(one.median_us for one in left)
+        if left and not trial.error:
+            trial.leader_us = None if trial.index in kept else min(one.median_us for one in left)
     return left
+
+
+def _still(alive: Sequence[Trial], trials: Sequence[Trial]) -> Sequence[Trial]:
+    """Those that race on; if one of them has failed all of them, for others may have left because it was faster."""
+    return trials if any(trial.error for trial in alive) else alive
 
 
 def _measure_by(finalists: Sequence[Trial], trials: Sequence[Trial]) -> None:

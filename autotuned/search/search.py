@@ -343,24 +343,33 @@ class _Search:
         if not any(self.board.identity(trial) == self._job.incumbent for trial in ran):
             self._earlier = [self._measured(identity, timing) for identity, timing in self.board.usable()]
         ran += self._earlier
-        best, outcome.quality = self._racing.winner(ran)
-        while self._comparison is not None and best.index not in self._checked:
-            if best not in self._earlier or self._meet_again(best):
-                self._examine([best])
-            if any(trial.error for trial in ran):
-                self._overrule(self._earlier)
-                self._earlier = [trial for trial in self._earlier if not trial.error]
-                ran = [trial for trial in ran if not trial.error]
-                self.board.raise_if_none(ran)
-                best, outcome.quality = self._racing.winner(ran)
-        if overruled := self._overruled(best, ran):
+        best = self._best(ran, outcome)
+        while (overruled := self._overruled(best, ran)) is None and best.error:  # it failed in the last comparison
+            best = self._best(ran, outcome)
+        if overruled is not None:
             best, outcome.quality = overruled
         outcome.winner = self.board.identity(best)
         if isinstance(self._job.timer, GivenTimer) and benchmark.is_one_answer(trial.samples_us for trial in ran):
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
+    def _best(self, ran: list[Trial], outcome: Outcome) -> Trial:
+        """The winner of those that ran, checked; what has failed is removed from them."""
+        while True:
+            if any(trial.error for trial in ran):
+                self._overrule(self._earlier)
+                self._earlier = [trial for trial in self._earlier if not trial.error]
+                ran[:] = [trial for trial in ran if not trial.error]
+                self.board.raise_if_none(ran)
+                for trial in ran:
+                    trial.leader_us = None  # it may have left the race because the other was faster
+            best, outcome.quality = self._racing.winner(ran)
+            if self._comparison is None or best.index in self._checked:
+                return best
+            if best not in self._earlier or self._meet_again(best):
+                self._examine([best])
+
     def _overruled(self, best: Trial, ran: Sequence[Trial]) -> tuple[Trial, Quality] | None:
-        """The untuned config and its quality if the best does not beat it in the last comparison; else None."""
+        """The untuned config and its quality, if the best runs and does not beat it in a last comparison; else None."""
         untuned = self.board.untuned
         if not self._racing.may_duel(best):
             return None
@@ -374,13 +383,9 @@ class _Search:
         if late or (best in self._earlier and not self._meet_again(best)):
             return self._unconfirmed(best, untuned, ran) if late else None
         duel = self._racing.duel(best, untuned)
-        if best.error and untuned.error:
-            left = [trial for trial in ran if not trial.error]
-            self.board.raise_if_none(left)
-            return self._racing.winner(left)
-        if untuned.error or (duel.is_won and not best.error):
+        if best.error or untuned.error or duel.is_won:
             return None
-        if not (duel.is_fought or best.error):
+        if not duel.is_fought:
             return self._unconfirmed(best, untuned, ran)
         if self._comparison is not None and untuned.index not in self._checked:
             self._examine([untuned])

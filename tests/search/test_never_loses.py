@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -325,3 +326,36 @@ def test_whatever_the_budget_nothing_is_chosen_that_has_not_won_the_last_compari
             assert found.is_fought == (fewest >= race.FIRST_SAMPLES)
             if found.is_won:
                 assert found.is_fought and found.best.median_us < found.untuned.median_us
+
+
+# -- what fails late ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times_us", "checked"), [((1000, 700, 730), True), ((1000, 950, 955), False), ((1000, 999, 1001), False)]
+)
+def test_whenever_a_config_fails_the_best_of_the_others_is_chosen(
+    took: Callable[[float], None], times_us: tuple[int, ...], checked: bool
+) -> None:
+    """Also in the last comparison, where it may have no sample yet, and where others left the race for its sake."""
+    failed, launches = True, 0
+    while failed:
+        launches += 1
+        left = [launches]
+
+        @autotune([Config({"us": us}) for us in times_us], key=["n"], check=(lambda x: x * 0) if checked else None,
+                  version=launches)  # fmt: skip
+        def run(x: Any, n: int, *, us: int, left: list[int] = left) -> None:
+            x[:] = 0.0
+            took(us)
+            left[0] -= us == times_us[1]
+            if us == times_us[1] and left[0] < 0:
+                raise ValueError("once too often")
+
+        with contextlib.suppress(ValueError):  # of the call's own launch
+            searched(run, 4)
+        [record] = [found for _, found in listing.all_records() if found.key.context["version"] == launches]
+        failed = any(timing.status == "failed" for timing in record.timings)
+        fastest = min(times_us[::2] if failed else times_us)
+        assert record.winner["kwargs"]["us"] == (fastest if fastest < 990 else 1000), launches
+    assert launches > race.GUARD_SAMPLES

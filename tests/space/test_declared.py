@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 from types import SimpleNamespace
@@ -15,7 +16,8 @@ import autotuned
 from autotuned import Space, autotune, pow2s
 from autotuned.errors import AllConfigsFailedError, DecorationError, PruningError, SpaceError
 from autotuned.resolve import fallback
-from autotuned.search import batches
+from autotuned.search import batches, search
+from autotuned.search.exclusions import Exclusion, Reason
 from autotuned.store import listing
 
 
@@ -343,3 +345,18 @@ def test_untuned_is_the_first_member_that_runs():
     compiles = SimpleNamespace(compile=Compiles().compile, name="declared.f")
     found = fallback.first_that_compiles(compiles, call, live.each())
     assert len(tried) == len(set(tried)) == 5 and values(found) == tried[-1]
+
+
+def test_a_first_batch_that_fails_is_not_the_end_if_one_of_it_crashed_before(monkeypatch):
+    """As the journal of a process that was killed says."""
+    real = search.run
+
+    def run(job, outcome):
+        crashed = next(name for name in job.configs if '"c":7' in name)
+        real(dataclasses.replace(job, excluded={crashed: Exclusion(Reason.CRASHED, "crashed")}), outcome)
+
+    monkeypatch.setattr(search, "run", run)
+    f = tuned(Space({"a": pow2s(16, 4096), "b": pow2s(16, 4096), "c": range(8)}, first=[
+        {"a": 4096, "b": 512, "c": c} for c in reversed(range(8))]))  # fmt: skip
+    f(1)
+    assert values(f.best_config) == (64, 32, 0)

@@ -255,3 +255,25 @@ def test_a_config_that_was_given_before_is_told_and_not_measured_again(compilers
     f(1)
     assert values(f.best_config) == (64, 32, 0)
     assert {config for config, _, _ in own.told} == {*map(values, own.asked)}
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_strategy_that_raises_once_ends_the_search_with_its_error(compilers, runs):
+    """Also while a batch grows of which nothing has run."""
+
+    class Broken(Listed):
+        asked = 0
+
+        def ask(self, n):
+            self.asked += 1
+            if self.asked == 3:
+                raise KeyError("my own")
+            return super().ask(n)
+
+    def fails(config):
+        raise RuntimeError("no such instruction")
+
+    if not runs:
+        compilers.compile = fails
+    with pytest.raises(KeyError, match="my own"):
+        tuned(space(), strategy=Watched(Broken(listed(30).left)))(1)
