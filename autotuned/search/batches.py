@@ -173,7 +173,7 @@ class _Batches:
 
     def race(self, fresh: Mapping[str, Any]) -> None:
         """Measure a batch together with the best so far and the untuned config."""
-        known = {name: timing for name, timing in self._known.items() if name != self._job.untuned}
+        known = {name: one for name, one in self._known.items() if name != self._job.untuned or not one.usable}
         found, budget_s = Outcome(), max(self._left_s(), 1e-3)
         self._begin(fresh, budget_s)
         beaten = self._incumbent if self._incumbent in known else None

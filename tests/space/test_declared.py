@@ -360,3 +360,14 @@ def test_a_first_batch_that_fails_is_not_the_end_if_one_of_it_crashed_before(mon
         {"a": 4096, "b": 512, "c": c} for c in reversed(range(8))]))  # fmt: skip
     f(1)
     assert values(f.best_config) == (64, 32, 0)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_untuned_config_that_fails_is_tried_once_and_not_in_each_batch(beside):
+    """Its compiler may take as long as it is allowed to."""
+    fails = Config({"a": 1024 if beside else 512, "b": 512, "c": 0})
+    f = tuned(space(first=[] if beside else [fails]), default=fails if beside else None)
+    with autotuned.mode("search"):
+        f(1)
+    assert values(f.best_config) == (64, 32, 0)
+    assert len(set(f.table.asked)) > 2 * batches.LEAST_BATCH and f.table.asked.count(values(fails)) == 1
