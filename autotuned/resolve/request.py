@@ -73,7 +73,7 @@ class Options(Frozen):
     members_by: str = "mean"  # "mean" or "worst" over them
     objective: str = "kernel"  # what is measured, "kernel" or "call"
     usual: str = "kernel"  # the default
-    patience: float = 1.0  # share of the usual wait for calm after a noisy race
+    patience: float = 1.0  # share of the usual wait for calm after a noisy race, and of launches that part ties
 
     @property
     def named(self) -> dict[str, Sequence[str]]:

@@ -73,7 +73,7 @@ class Job:
     all_stay: bool = False  # drop no config before the finals
     spare: str | None = None  # `untuned` if not in the user's list: the search fails if the whole list fails
     objective: str = "kernel"  # what is timed: "kernel" or "call" (`timers`)
-    patience: float = 1.0  # share of the usual wait for calm after a noisy race
+    patience: float = 1.0  # share of the usual wait for calm after a noisy race, and of launches that part ties
     budget_s: float = math.inf  # stop after this many seconds with the results so far
     observer: Observer | None = None
     check: Check | None = None

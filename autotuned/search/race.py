@@ -26,12 +26,11 @@ TIE_BAND, NEAR, TIE_ERRORS, TIE = 0.0025, 0.0015, 2.5, math.log1p(0.0025)
 CONTESTED = 0.01
 # Where a time is not known to 0.3%, or a difference to 0.5%, more errors are allowed: chance decided one of ten ties.
 NOISY_TIE_ERRORS, TELLS, UNKNOWN = 3.5, 0.003, 0.005
-# The fastest and the one that wins the tie are sampled until that is certain by so many standard errors, with at most
-# so many launches of each, which take at most so long. In bootstrapped replays of the product, ten orders of the list
-# had 4.1 winners, up to 0.8% apart; with 480 launches and `Trial.center_us` 2.6, up to 0.25% apart, for 0.04 s; in
-# whole searches up to 0.39%, and on an H200 up to 0.56%. Sampling ends once the error of the difference is below
-# `PARTED`, and does not begin if all launches would leave it above `TOO_COARSE`.
-PART_ERRORS, MOST_PARTED, PART_BUDGET_S, PARTED, TOO_COARSE = 2.5, 1200, 0.12, 0.00075, 0.0012
+# All that tie are sampled further, with at most so many launches of each, which take at most so long in all, until the
+# difference of two is known to `PARTED`; not at all if that would leave its error above `TOLD`. Below that, one that is
+# earlier in the list wins only if it is behind by at most `NEAR`, not by 2.5 errors. Of a split-K product with six
+# configs within 0.5% (H200, replayed), ten orders of the list had 4.7 winners 0.46% apart before, with 240 launches.
+MOST_PARTED, PART_BUDGET_S, PARTED, TOLD = 1200, 0.24, 0.00075, 0.002
 FAR_AHEAD = 0.1  # relative; so far apart are two configs wherever tensors lie, and beside load
 NOISY = 0.05  # a choice is noisy if the middle 60% of the winner's samples spread over more than this, relative
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples resolved 1.7%
@@ -48,8 +47,9 @@ CONFIG_BUDGET_S = 0.25
 
 
 def race(
-    trials: Sequence[Trial], track: Track, random_seed: int = 0, untuned: Trial | None = None, all_stay: bool = False
-) -> bool:
+    trials: Sequence[Trial], track: Track, random_seed: int = 0, untuned: Trial | None = None, all_stay: bool = False,
+    parting: float = 1.0,
+) -> bool:  # fmt: skip
     """Sample each trial until it can be told from the fastest.
 
     Turns are interleaved sample by sample and shuffled, and drift common to all configs is removed (`drift`), so that
@@ -60,6 +60,7 @@ def race(
         random_seed: Seed of the shuffle.
         untuned: The untuned config; it stays until the finals, so that its time is known well.
         all_stay: Keep all others until the finals too.
+        parting: Share of `MOST_PARTED` that those which tie may get.
     """
     rounds = Rounds(track, random.Random(random_seed))
     rounds.run(trials, FIRST_SAMPLES)
@@ -76,7 +77,7 @@ def race(
         if not rounds.run(unsure, _final_round(unsure)):
             break
         finalists = _left(finalists, _final_limit, near)
-    _part(rounds, finalists, untuned.index if untuned else None)
+    _part(rounds, finalists, untuned.index if untuned else None, parting)
     _measure_by(finalists, trials)
     return rounds.left > 0
 
@@ -133,26 +134,24 @@ def _unsure(finalists: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in open_trials(finalists) if _is_cheap(trial) and _shrunk_error(trial, pooled) > SURE]
 
 
-def _part(rounds: Rounds, finalists: Sequence[Trial], untuned: int | None) -> None:
-    """Sample the winner of the tie and the fastest until it is certain whether they tie."""
-    while finalists:
-        by = scale(finalists)
-        tied = _tied(finalists, untuned)
-        pair = [tied[0], min(tied, key=by.us)]
-        apart = by.us(pair[0]) / by.us(pair[1]) - 1
-        doubt = math.hypot(*map(by.error, pair))
-        certain = abs(apart - _band(pair[0], untuned)) > PART_ERRORS * doubt
-        done = pair[0] is pair[1] or certain or doubt < PARTED or apart + 2 * doubt < TIE_BAND
-        count = max(FINAL_ROUND, LAST_ROUND // pair[0].launches, len(pair[0].samples_us) // 4)
-        if done or not _may_part(pair, doubt) or not rounds.run(open_trials(pair), count):
+def _part(rounds: Rounds, finalists: Sequence[Trial], untuned: int | None, parting: float) -> None:
+    """Sample those that tie until their differences are known well."""
+    while finalists and len(tied := (standing := _Standing(finalists)).tied(untuned)) > 1:
+        doubt = standing.doubt
+        done = doubt < PARTED or max(map(standing.behind, tied)) + 2 * doubt < TIE_BAND
+        if done or not _may_part(tied, doubt, parting) or not rounds.run(open_trials(tied), _part_round(tied)):
             break
 
 
-def _may_part(pair: Sequence[Trial], doubt: float) -> bool:
-    """Whether more samples are allowed, and can tell: else the two would flip from search to search."""
-    used = [max(len(one.samples_us) * one.launches / MOST_PARTED, sum(one.samples_us) / PART_BUDGET_S / 1e6)
-            for one in pair if not one.error]  # fmt: skip
-    return bool(used) and min(used) < 1 and doubt * math.sqrt(max(used)) < TOO_COARSE
+def _part_round(tied: Sequence[Trial]) -> int:
+    return max(FINAL_ROUND, LAST_ROUND // tied[0].launches, len(tied[0].samples_us) // 3)
+
+
+def _may_part(tied: Sequence[Trial], doubt: float, parting: float) -> bool:
+    """Whether more samples are allowed, and can tell: else these would flip from search to search."""
+    launches = max(len(one.samples_us) * one.launches for one in tied)
+    used = max(launches / MOST_PARTED, sum(sum(one.samples_us) for one in tied) / PART_BUDGET_S / 1e6)
+    return used < parting and doubt * math.sqrt(used / parting) < TOLD
 
 
 def _band(trial: Trial, untuned: int | None) -> float:
@@ -251,10 +250,11 @@ def winner(
         resolution).
     """
     trials = [trial for trial in trials if trial.leader_us is None or trial.index == untuned] or trials
-    best, *tied = _tied(trials, untuned)
+    standing = _Standing(trials)
+    best, is_tied = standing.preferred(untuned), len(standing.tied(untuned)) > 1
     if best.median_us <= resolution_us:
         return best, "unresolved"
-    return best, "noisy" if best.middle > NOISY or not steady else "tied" if tied else "ok"
+    return best, "noisy" if best.middle > NOISY or not steady else "tied" if is_tied else "ok"
 
 
 def contender(trials: Sequence[Trial], untuned: Trial) -> Trial | None:
@@ -267,14 +267,36 @@ def contender(trials: Sequence[Trial], untuned: Trial) -> Trial | None:
     return None
 
 
-def _tied(trials: Sequence[Trial], untuned: int | None) -> list[Trial]:
-    """Those that tie with the fastest, the winner first."""
-    by = scale(trials)
-    times_us = {trial.index: by.us(trial) for trial in trials}
-    lead = min(trials, key=lambda trial: times_us[trial.index])
-    # The leader's error, not each trial's own: that of a trial dropped after three samples is large.
-    error = by.error(lead) if by is FASTEST else _shrunk_error(lead, _pooled_spread(trials))
-    error *= TIE_ERRORS if error <= TELLS or by is FASTEST else NOISY_TIE_ERRORS
-    lead_us, doubt = times_us[lead.index], min(math.sqrt(2) * error, GUARD_BAND)
-    tied = [one for one in trials if times_us[one.index] <= (1 + max(_band(one, untuned), doubt)) * lead_us]
-    return sorted(tied, key=lambda trial: (trial.index != untuned, trial.index))
+class _Standing:
+    """How trials compare.
+
+    Attributes:
+        doubt: Relative standard error of a difference; not by each trial's own, large where it was dropped early.
+    """
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        by = scale(trials)
+        self._trials, self._is_loaded = trials, by is FASTEST
+        self._times_us = {one.index: by.us(one) for one in trials}
+        lead = min(trials, key=lambda one: self._times_us[one.index])
+        self._lead_us = self._times_us[lead.index]
+        error = by.error(lead) if self._is_loaded else _shrunk_error(lead, _pooled_spread(trials))
+        self.doubt = math.sqrt(2) * error
+
+    def behind(self, trial: Trial) -> float:
+        """By how much it is slower than the fastest, relative."""
+        return self._times_us[trial.index] / self._lead_us - 1
+
+    def tied(self, untuned: int | None) -> list[Trial]:
+        """Those that tie with the fastest, in the order in which they are preferred."""
+        is_coarse = self.doubt > math.sqrt(2) * TELLS and not self._is_loaded
+        doubt = min(self.doubt * (NOISY_TIE_ERRORS if is_coarse else TIE_ERRORS), GUARD_BAND)
+        tied = [one for one in self._trials if self.behind(one) <= max(_band(one, untuned), doubt)]
+        return sorted(tied, key=lambda trial: (trial.index != untuned, trial.index))
+
+    def preferred(self, untuned: int | None) -> Trial:
+        """The untuned one if it ties with the fastest; else the earliest of those that are known to be as fast."""
+        tied = self.tied(untuned)
+        if tied[0].index == untuned or self.doubt > TOLD:
+            return tied[0]
+        return next(one for one in tied if self.behind(one) <= NEAR)

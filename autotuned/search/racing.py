@@ -26,6 +26,7 @@ FAR_OFF_UNWARMED = 4.0
 # After a noisy race, wait until a probe of the untuned config is calm and clocks are up, for at most ten times the
 # race's duration.
 PATIENCE_S, PATIENCE_RACES = 10.0, 10.0
+LEAST_PARTING = 0.4  # share of the launches that part ties, where a program waits for its first step
 PROBE, PAUSE_S, LONGEST_PAUSE_S = 8, 0.05, 0.5
 
 
@@ -176,7 +177,8 @@ class Racing:
         self._sampling.take_back(self._board.open())
 
     def _race(self, trials: Sequence[Trial], track: Track, random_seed: int = 0) -> bool:
-        return race.race(trials, track, random_seed, self._board.untuned, self._job.all_stay)
+        job, parting = self._job, max(self._job.patience, LEAST_PARTING)
+        return race.race(trials, track, random_seed, self._board.untuned, job.all_stay, parting)
 
     def _race_again(self, racing: Sequence[Trial], took_s: float) -> None:
         """If the race was noisy, wait for calm and race again."""
