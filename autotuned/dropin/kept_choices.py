@@ -28,7 +28,7 @@ def find(key: Key, candidates: Candidates, needed: Conditions) -> Choice | None:
 
 
 def keep(stored: Key, key: Key) -> None:
-    """Keep what the store has for a call under the other key; a failure only costs the next start a measurement."""
+    """Keep the store's choice for a call under the other key; a failure only costs the next start a measurement."""
     found = records.read_of(stored)
     for folder in keeping:
         path = layout.record_path(key, folder)

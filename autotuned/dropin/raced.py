@@ -75,7 +75,7 @@ class Race:
         return self._times.get(identity)
 
     def _is_refused(self) -> bool:
-        """Whether the caller passes what a config sets: Triton refuses that before it calls a hook."""
+        """Whether the caller passes a value that a config sets; Triton rejects that before it calls a hook."""
         return any(self._call.kwargs.keys() & config.kwargs.keys() for config in self._left())
 
     def _run(self) -> dict[str, _Times | None]:
@@ -85,7 +85,7 @@ class Race:
             self._say(failures.describe(error))
             return {}
         if choice is None or choice.record is None:
-            self._say("there is no room for a search")
+            self._say("not enough memory for a search")
             return {}
         self.is_run = True
         (winner,) = self._seed.identities([choice.config])

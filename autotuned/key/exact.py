@@ -29,7 +29,7 @@ _CONSTEXPR = "triton.language.core.constexpr"
 
 
 class ExactWalk(Walk):
-    """Record what machine code may depend on; `Walk` records what a choice depends on."""
+    """Record everything that machine code may depend on; `Walk` records what a choice depends on."""
 
     _most, _sorts = 10_000, False
 

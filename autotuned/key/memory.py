@@ -94,7 +94,7 @@ def _is_closed(kind: type) -> bool:
     return issubclass(kind, _CLOSED)
 
 
-# -- what is a tensor -------------------------------------------------------------------------------------------------
+# -- which values are tensors -----------------------------------------------------------------------------------------
 
 
 def is_strided(tensor: Any) -> bool:
@@ -112,7 +112,7 @@ def holds_objects(tensor: Any) -> bool:
     return bool(getattr(getattr(tensor, "dtype", None), "hasobject", False))
 
 
-# -- what a value holds -----------------------------------------------------------------------------------------------
+# -- tensors inside a value -------------------------------------------------------------------------------------------
 
 
 def _opener(kind: Any) -> Callable[[Any, int], Iterable[Any]]:
@@ -218,7 +218,7 @@ def refuse_without_tensor(arguments: Mapping[str, Any], lists: Mapping[str, Iter
         for name in names:
             if name in arguments and (_is_none(arguments[name]) or any(tensors_in(name, arguments[name]))):
                 continue
-            value: Any = arguments.get(name, "what configs or heuristics set")
+            value: Any = arguments.get(name, "values that configs or heuristics set")
             raise CallError(
                 f"`{kernel}`: {label} names {name!r}: expected a tensor, or an object that contains one, "
                 f"got {type(value).__name__}: {value!r:.60}. Pass the tensor itself, "
@@ -240,7 +240,7 @@ def gpu_of(value: Any) -> int | None:
 
 
 def gpu_within(value: Any) -> int | None:
-    """The same, of an argument that is no plain array itself.
+    """The same, for an argument that is not itself a plain array.
 
     Large values are searched only near their root, breadth first: launches ask this on every call.
     """

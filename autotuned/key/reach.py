@@ -161,7 +161,7 @@ _TOLD = (ast.Attribute, ast.Global, ast.Name, ast.Call, ast.Subscript, ast.Impor
 
 
 def _imported(node: ast.Import | ast.ImportFrom, function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The names bound by an import statement; modules of the function's own package are imported to find out."""
+    """The names bound by an import statement; this imports modules of the function's own package."""
     for one in node.names:
         try:
             if isinstance(node, ast.Import):

@@ -26,7 +26,7 @@ from autotuned.typed_json import Json, canonical
 
 POLL_S = 2.0  # between two looks at the recording
 TELL_S = 60.0
-TURN_S = 30.0  # how long to go on measuring before newly recorded calls are sorted in
+TURN_S = 30.0  # how long to keep measuring before newly recorded calls are queued
 ENDS = 3  # failures in a row, with no call to blame, after which to give up
 BYTES_PER_US = 1e6  # assumed for a call unlike any measured one: 1 TB/s
 
@@ -87,7 +87,7 @@ def follow(
         isolate: Likewise.
         timeout_s: Likewise.
         progress: Called at the start and then once a minute.
-        stop: Set it to end after the current call. Ctrl-C ends at once and keeps what was measured.
+        stop: Set it to end after the current call. Ctrl-C ends at once and keeps the results.
 
     Raises:
         RecordingError: The recording cannot be read.
@@ -166,7 +166,7 @@ class _Follower(Observer):
     # -- the recording ----------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Read what was recorded since the last time."""
+        """Read the calls recorded since the last time."""
         self._looked = time.monotonic()
         is_newer = self._tail.look()
         if not self._tail.calls:
