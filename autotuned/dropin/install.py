@@ -20,7 +20,7 @@ _HOLDERS = (triton, triton.runtime, autotuner)
 
 
 class _Installed:
-    """What is in place: the wrapped `run`, and the original `autotune` of each holder."""
+    """The installed state: the wrapped `run`, and the original `autotune` of each holder."""
 
     def __init__(self) -> None:
         self.run: Any = None

@@ -1,6 +1,6 @@
-"""Choices in a folder of `--binaries`, found as its kernels are: without hashing Triton's files.
+"""Choices in a folder of `--binaries`, found like its kernels without hashing Triton's files.
 
-Each is a record of the store, under the call's key with the launch interface in the place of the toolchain.
+Each is a record of the store, under the call's key with the launch interface instead of the toolchain.
 """
 
 from __future__ import annotations

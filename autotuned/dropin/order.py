@@ -1,7 +1,7 @@
 """Remembers which kernels a program launched, so that its next process compiles them at once if Triton lacks them.
 
 If a store moved to another machine, or Triton's cache was cleared, choices have no binaries, and kernels would compile
-one after the other at their first calls. There is one file a program.
+one after another at their first calls. Each program has one file.
 """
 
 from __future__ import annotations
