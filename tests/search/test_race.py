@@ -48,10 +48,21 @@ def chosen(times_us: Sequence[float], noise_us: float, seed: int) -> float:
 # -- the choice ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("times_us", [(100.0, 99.8), (99.8, 100.0)], ids=["slower first", "faster first"])
-def test_below_the_noise_the_earlier_config_wins_from_run_to_run(times_us: tuple[float, ...]) -> None:
-    # 0.2% apart under a noise of 3%: an argmin would flip a coin.
-    assert sum(chosen(times_us, 3.0, seed) == times_us[0] for seed in range(100)) >= 95
+@pytest.mark.parametrize(
+    ("times_us", "noise_us", "least"),
+    [((100.0, 99.8), 6.0, 85), ((99.8, 100.0), 6.0, 85), ((100.0, 99.95), 3.0, 75), ((99.95, 100.0), 3.0, 75)],
+    ids=["slower first", "faster first", "as good, slower first", "as good, faster first"],
+)
+def test_below_the_noise_the_earlier_config_wins_from_run_to_run(
+    times_us: tuple[float, ...], noise_us: float, least: int
+) -> None:
+    # An argmin would flip a coin.
+    assert sum(chosen(times_us, noise_us, seed) == times_us[0] for seed in range(100)) >= least
+
+
+def test_what_many_samples_can_tell_is_no_tie() -> None:
+    # 0.4% apart under a noise of 3%: within what chance explains with 240 samples of each.
+    assert sum(chosen((100.0, 99.6), 3.0, seed) == 99.6 for seed in range(100)) >= 85
 
 
 @pytest.mark.parametrize("times_us", [(100.0, 90.0), (90.0, 100.0)], ids=["slower first", "faster first"])
@@ -75,7 +86,7 @@ def test_equal_times_are_a_tie_that_the_earlier_in_the_list_wins() -> None:
     ("first", "second", "resolution_us", "quality"),
     [
         pytest.param([10.0] * 12, [20.0] * 12, 0.5, "ok", id="far apart"),
-        pytest.param([10.02] * 12, [10.0] * 12, 0.5, "tied", id="within 0.3 percent"),
+        pytest.param([10.01] * 12, [10.0] * 12, 0.5, "tied", id="within 0.15 percent"),
         pytest.param([9.0, 9.5, 10.0, 10.5, 11.0] * 3, [20.0] * 15, 0.5, "noisy", id="spread of a tenth"),
         pytest.param([0.5] * 12, [0.9] * 12, 0.5, "unresolved", id="no longer than the clock's resolution"),
         pytest.param([0.01] * 12, [0.02] * 12, 0.0, "ok", id="a benchmark without a resolution"),
@@ -137,9 +148,9 @@ def test_many_samples_are_few_rounds() -> None:
     trials = [trial(index) for index in range(2)]
     race(trials, Track(clock, lambda trials: rounds.append(len(clock.turns))))
     assert len(trials[0].samples_us) >= 160
-    assert len(rounds) <= 18
-    assert max(after - before for before, after in zip([0, *rounds], rounds)) <= race_module.LAST_ROUND
-    assert max(len(trial.samples_us) for trial in trials) < race_module.MOST_LAUNCHES + race_module.FINAL_ROUND
+    assert len(rounds) <= 24
+    assert max(after - before for before, after in zip([0, *rounds], rounds)) <= 2 * race_module.LAST_ROUND
+    assert max(len(trial.samples_us) for trial in trials) < race_module.MOST_PARTED * 4 / 3 + 1
 
 
 def test_where_a_sample_is_several_launches_these_are_counted() -> None:
@@ -155,10 +166,10 @@ def most_samples(*times_us: float, noise_us: float) -> int:
     return max(len(one.samples_us) for seed in range(8) for one in raced(Clock(times_us, noise_us, seed), seed))
 
 
-def test_the_winner_of_a_tie_and_the_fastest_are_sampled_until_it_is_certain() -> None:
+def test_all_that_tie_are_sampled_until_their_differences_are_known() -> None:
     usual, most = race_module.MOST_LAUNCHES + race_module.FINAL_ROUND, race_module.MOST_PARTED
-    assert most <= most_samples(100.15, 100.0, noise_us=1.5) < most + race_module.LAST_ROUND
-    assert most_samples(100.0, 100.5, noise_us=1.5) <= usual
+    assert most <= most_samples(100.15, 100.0, 100.2, noise_us=1.5) < most * 4 / 3 + 1
+    assert most_samples(100.0, 101.0, noise_us=1.5) <= usual
     assert most_samples(103.0, 100.0, noise_us=1.5) <= usual
 
 

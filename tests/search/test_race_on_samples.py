@@ -102,7 +102,7 @@ class TestRecorded:
 
     def test_a_race_costs_a_small_part_of_measuring_all_as_long(self, recording, undisturbed):
         spent = statistics.mean(result.seconds for result in undisturbed)
-        assert spent < max(0.6 * replay.exhaustive_seconds(recording, race.FINAL_SAMPLES), 0.3)
+        assert spent < max(0.6 * replay.exhaustive_seconds(recording, race.FINAL_SAMPLES), 0.6)
         assert spent < 2.0
 
     def test_drift_of_the_clocks_changes_little(self, recording):
@@ -147,10 +147,11 @@ class TestRecorded:
 # took 0.17 s, 930 launches and 150 waits here, and 0.12 s of statistics on top. Since the median of a finalist is to be
 # known to 0.1% and not to 0.2%, short kernels take up to twice as long as before; telling ties apart adds a quarter, and
 # half more of rmsnorm, whose two fastest are one binary elsewhere: 480 launches left winners 0.5% apart (H200).
-# That noisy near ties do not flip costs a tenth more of rmsnorm in one race of six.
+# That noisy near ties do not flip costs a tenth more of rmsnorm in one race of six. All that tie being sampled, not two,
+# takes twice as long of a split-K product, whose winners were 0.5% apart in ten orders of the list (H200).
 LIMITS = {
-    "matmul": (0.12, 260, 110), "attention": (0.14, 220, 100), "rmsnorm": (0.28, 2700, 195), "add": (0.22, 1450, 180),
-    "softmax": (0.06, 450, 75), "splitk": (0.26, 2350, 275),
+    "matmul": (0.13, 320, 110), "attention": (0.14, 220, 100), "rmsnorm": (0.38, 3500, 250), "add": (0.32, 2200, 180),
+    "softmax": (0.06, 450, 75), "splitk": (0.42, 3900, 300),
 }  # fmt: skip
 
 
