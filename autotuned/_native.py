@@ -1,4 +1,4 @@
-"""The C extension: imported only here, and told about the process it launches in."""
+"""The C extension: imported and configured only here."""
 
 from __future__ import annotations
 

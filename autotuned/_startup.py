@@ -194,7 +194,7 @@ def _imports(frame: Any) -> bool:
     return False
 
 
-IMPORT_S = 5.0  # longest wait for imports before a fork: one of them may wait for what the forking thread imports
+IMPORT_S = 5.0  # longest wait for imports before a fork: an import may wait for the forking thread's own
 _HOME = os.path.dirname(__file__) + os.sep
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_wait_for_imports)

@@ -215,7 +215,7 @@ def text(data: Json) -> str:
 def write_text(path: Path, content: str) -> None:
     """Replace a file atomically: readers see the old text or the new one, never a part.
 
-    Not crash-durable: there is no fsync, so a power cut may lose the newest write. The file is not read back: on a
+    Not crash-durable: there is no fsync, so a power failure may lose the newest write. The file is not read back: on a
     network file system even its writer may not see it at once.
 
     Raises:

@@ -166,7 +166,7 @@ def seal_kind() -> OnSeal | Literal[""]:
 
 
 def is_of_the_process(value: Any) -> bool:
-    """Whether a value is the process's environment, arguments, path or modules, which are no part of any code."""
+    """Whether a value is the process's environment, arguments, path or modules, which are not part of any code."""
     return any(value is one for one in (os.environ, sys.argv, sys.path, sys.modules))
 
 
@@ -336,7 +336,7 @@ def _put_back(name: str) -> Iterator[None]:
 
 @contextmanager
 def interpreter_put_back() -> Iterator[None]:
-    """Restore `TRITON_INTERPRET` after a `with` block; what was decorated inside stays interpreted."""
+    """Restore `TRITON_INTERPRET` after a `with` block; kernels decorated inside stay interpreted."""
     with _put_back("TRITON_INTERPRET"):
         yield
 

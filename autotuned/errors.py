@@ -60,7 +60,7 @@ class VersionError(AutotunedError, ImportError):
 
 
 class NoDeviceError(AutotunedError, RuntimeError):
-    """A compiled kernel was launched where there is no GPU."""
+    """A compiled kernel was launched without a GPU."""
 
 
 class OptionError(AutotunedError, ValueError):
@@ -91,7 +91,7 @@ class DeviceLostError(AutotunedError, RuntimeError):
 
 
 class LeftOutError(AutotunedError, RuntimeError):
-    """A config crashed its compiler or exceeded its time limit (`.seconds` is what it took)."""
+    """A config crashed its compiler or exceeded its time limit, after `.seconds`."""
 
     seconds: float
 

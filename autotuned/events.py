@@ -21,7 +21,7 @@ class Event(Frozen):
         kernel: Public name; for a kernel that is not tuned, its module and name.
         key: Digest of the key or of the loaded binary; "" if neither is known.
         seconds: Duration. A miss includes the search, compilations and loads it caused.
-        reason: Origin of the choice, what was measured, or why something was refused.
+        reason: Origin of the choice, the measured configs, or why something was refused.
     """
 
     kind: str

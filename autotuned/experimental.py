@@ -1,4 +1,4 @@
-"""Outputs without the allocator: a pool of tensors that nobody holds any more. Off unless called; may change."""
+"""Outputs without the allocator: a pool that reuses tensors nobody holds. Off unless called; may change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def empty_like(x: torch.Tensor) -> torch.Tensor:
 
     Returns:
         A tensor of undefined contents with the shape, dtype, device and strides of `torch.empty_like(x)`: one of the
-        device's current stream that nothing refers to any more, else a new one.
+        device's current stream that nothing refers to, else a new one.
 
     Raises:
         torch.OutOfMemoryError: as torch does, after the pool was given back to it.
@@ -58,7 +58,7 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, **options: Any) -> 
         torch.OutOfMemoryError: as torch does, after the pool was given back to it.
     """
     given, sizes = size[0] if len(size) == 1 else size, size
-    if type(given) is not int:  # 3.0 is no size, and what NumPy counts with is torch's
+    if type(given) is not int:  # 3.0 is not a size; torch handles NumPy's integers
         sizes = tuple(given) if isinstance(given, (tuple, list)) and {*map(type, given)} == {int} else ()
     if not sizes or dtype is None or options or _tracing():
         return torch.empty(*size, dtype=dtype, device=device, **options)
@@ -100,7 +100,7 @@ def _new(x: torch.Tensor) -> torch.Tensor:
 
 
 def _serves(made: torch.Tensor) -> bool:
-    """Whether the pool serves a tensor's device; found out at the first one that is made under no mode of torch."""
+    """Whether the pool serves a tensor's device; decided at the first tensor made outside any torch mode."""
     kind = made.device.type if type(made) is torch.Tensor else ""
     if kind not in _served and kind in ("cpu", "cuda") and extension is not None:
         with torch.inference_mode(False):
@@ -128,7 +128,7 @@ def _agrees(x: torch.Tensor) -> bool:
 
 
 def _begin(kind: str) -> bool:
-    """Serve tensors of this type of device from now on, and let go of them when torch wants their memory."""
+    """Serve tensors on this type of device from now on, and release them when torch needs the memory."""
     global _take
     if extension.pool_state() is None:
         return False
@@ -159,7 +159,7 @@ _RETIRING: tuple[tuple[Any, str], ...] = (
 
 
 def _before_collection(phase: str, about: dict[str, int]) -> None:
-    """Let the collector see what the pool's tensors refer to."""
+    """Show the garbage collector the objects that the pool's tensors refer to."""
     if phase == "start" and about["generation"]:
         extension.pool_release(False)
 

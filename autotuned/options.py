@@ -30,13 +30,15 @@ OPTIONS = (
         "Launch path: c, python, triton (Triton's own), or verify (c, each launch compared).",
     ),
     Option("AUTOTUNED_INSTALL", "set by autotuned run", f"What that command installs: {', '.join(INSTALLS)}."),
-    Option("AUTOTUNED_BINARIES", "set by autotuned run", "Where that command keeps what every Triton kernel compiled."),
+    Option("AUTOTUNED_BINARIES", "set by autotuned run", "Where that command keeps compiled Triton kernels."),
     Option("AUTOTUNED_SEAL", "none", f"What a search or a compilation of a tuned kernel is: {' or '.join(SEALS)}."),
     Option("AUTOTUNED_COMPILE_WORKERS", "by cores and memory", "Configs compiled at once; 0 or 1: one by one."),
     Option(
         "AUTOTUNED_STORE", "none", "A shared store behind the cache folder: redis://, rediss://, file:///, s3://..."
     ),
-    Option("AUTOTUNED_STORE_KEY", "none", "Signs what is sent to the shared store; what is not signed so is ignored."),
+    Option(
+        "AUTOTUNED_STORE_KEY", "none", "Signs what is sent to the shared store; what it does not verify is ignored."
+    ),
     Option("AUTOTUNED_STORE_READ_ONLY", "0", "1: the shared store is asked and never written."),
     Option("AUTOTUNED_STORE_WAIT_S", "0.3", "Seconds that a call waits for the shared store before it searches."),
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),

@@ -41,7 +41,7 @@ from .shared import of_store, with_options
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # "-" and "--" after a word processor
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and JSON if asked for.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log decisions on stderr, and errors with a trace.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log decisions on stderr, and errors with a traceback.")]
 
 
 class Commands(typer.core.TyperGroup):
@@ -130,7 +130,7 @@ def main(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tune kernels ahead of time and look at what is stored.
+    """Tune kernels ahead of time and inspect the stored choices.
 
     --json, --quiet and --verbose may stand before the command, too.
     """

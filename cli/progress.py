@@ -129,7 +129,7 @@ class Display(Observer):
             search = self._searches[""]
             return _cut(f"{self._total}{search.case}", f"  {search.words}")
         table = [(device, search.case, search.words) for device, search in self._searches.items()]
-        # The two long columns share the space beside the devices' names.
+        # The two long columns share the space left by the devices' names.
         first = max(len(device) for device, _, _ in table)
         half = max(10, (self._console.width - first - 4) // 2)
         return _cut(self._total, *(f"{device:<{first}}  {_fit(case, half)}  {words}" for device, case, words in table))

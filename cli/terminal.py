@@ -30,12 +30,12 @@ MARKS = ">~?="  # of column headers, see `print_table`
 LONG = 40  # width of a cell that may be cut, before other columns are dropped for it
 UNLIMITED = 100_000  # columns without a terminal: nothing is cut for `grep`
 QUALITIES = {  # meaning of the words in tables; "ok" needs none
-    "tied": "several configs are as fast: what runs untuned is taken, else the first of the list",
-    "noisy": "its times spread, so another config may be as fast; `autotuned tune` measures it again",
-    "unresolved": "it takes less time than the clock can tell",
+    "tied": "several configs are equally fast: the untuned config is used, else the first in the list",
+    "noisy": "its times vary, so another config may be as fast; `autotuned tune` measures it again",
+    "unresolved": "it takes less time than the clock can resolve",
 }
 INTERPRETER = {"cpu-interpreter"}
-NOISY_INTERPRETER = "its times spread; those of Triton's interpreter say nothing of a GPU and are not measured again"
+NOISY_INTERPRETER = "its times vary; those of Triton's interpreter say nothing about a GPU and are not measured again"
 _quiet = False
 _is_read = True
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
@@ -187,7 +187,7 @@ def remark_text(text: str) -> None:
 
 
 def remark_json(data: Json) -> None:
-    """Print a JSON document on stderr, beside another program's output."""
+    """Print a JSON document on stderr, next to another program's output."""
     typer.echo(json.dumps(data, allow_nan=False), err=True)
 
 
@@ -200,7 +200,7 @@ def fail(text: str, code: int = 1) -> typer.Exit:
 def ask(question: str) -> None:
     """Ask before deleting; exits unless the answer is yes."""
     if not has_terminal():
-        raise typer.BadParameter("there is no terminal to ask on: give --yes", param_hint="--yes")
+        raise typer.BadParameter("there is no terminal to ask on: pass --yes", param_hint="--yes")
     if not typer.confirm(question, err=True):
         raise fail("nothing was deleted.")
 
@@ -213,7 +213,7 @@ def has_terminal() -> bool:
 def cannot_run(command: str, error: OSError) -> typer.Exit:
     """Report that a command cannot start, with a shell's exit code for it; the caller raises the returned exit."""
     if isinstance(error, FileNotFoundError):
-        return fail(f"{command}: no such command; write what you would type without autotuned.", 127)
+        return fail(f"{command}: no such command; type what you would type without autotuned.", 127)
     return fail(f"{command} cannot be run: {error.strerror or error}", 126)
 
 
@@ -223,7 +223,7 @@ def cannot_write(path: object, reason: object) -> typer.Exit:
 
 
 def print_built(result: BuildResult) -> None:
-    """Print what was compiled beside config files, and what was not."""
+    """Print which kernels were compiled for config files, and which were not."""
     for file in result.files:
         if file.variants:
             size = f"{file.bytes / 1024:.0f} KiB"

@@ -75,8 +75,8 @@ def autotune(
     in its order; `docs/migration.md` lists the differences.
 
     Args:
-        configs: List of `triton.Config`, a callable of the bound arguments (by keyword) returning one, or a `Space`.
-            An empty list means one default config.
+        configs: List of `triton.Config`, a callable that takes the bound arguments by keyword and returns such a list,
+            or a `Space`. An empty list means one default config.
         key: Argument names (scalars enter by type and value, tensors by shape) and callables of the bound arguments
             (one dict). None: the shapes of all tensors and all integers that are not constexprs. dtypes, stride
             patterns and None-ness of all tensors are always in the key.
@@ -86,13 +86,13 @@ def autotune(
         pre_hook: Called before each trial with all arguments, and once after the race with `reset_only=True`.
         post_hook: Called after each trial with all arguments and `exception=`.
         warmup: Milliseconds; benchmark with Triton's `do_bench`.
-        rep: Milliseconds; likewise.
+        rep: Milliseconds; the same.
         use_cuda_graph: Benchmark with Triton's `do_bench_cudagraph`.
         do_bench: The benchmark to use: `do_bench(call, quantiles=)` returns milliseconds.
         cache_results: False keeps choices in this process.
         name: Stable public name of the kernel; default `module.qualname`.
         default: Config, or callable of the bound arguments returning one, used if nothing is stored; the kernel then
-            never searches by itself.
+            never searches on its own.
         bucket: `{"M": autotuned.pow2}`: the key holds the bucket of a key argument, the launch its true value.
         members: Tune a bucket on this many of its calls, if a recording or cases have them; a first call in a program
             has only itself.
@@ -109,7 +109,7 @@ def autotune(
         strategy: How a `Space` is searched: "auto", "exhaustive", "random", "guided", or an object with `ask(n)` and
             `tell(results)`.
         objective: "kernel" measures device time, "call" what one call costs including the host. None: "kernel" for
-            kernels, "call" for plain callables. With a benchmark of your own, leave it out.
+            kernels, "call" for plain callables. Omit it if you use your own benchmark.
 
     Returns:
         A decorator returning a `Tuned` (a subclass of Triton's `Autotuner`) or a `TunedFunction`.

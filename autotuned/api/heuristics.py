@@ -28,7 +28,7 @@ def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callabl
     """Compute kernel parameters from the other arguments at every launch, in the order of `values`.
 
     Each function gets a dict of the call's arguments by name (without defaults), including `grid`, `warmup` and the
-    values computed so far. Its result is passed by keyword and overrides what the caller passed. A drop-in replacement
+    values computed so far. Its result is passed by keyword and overrides the caller's value. A drop-in replacement
     for `triton.heuristics`: over a tuned kernel values are computed while the launch table is asked, at a fraction of
     Triton's cost; over other kernels it does what Triton does.
 

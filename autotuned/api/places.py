@@ -1,4 +1,4 @@
-"""Where a call's tensors are: which GPU it runs on, and what that GPU cannot reach."""
+"""Where a call's tensors are: which GPU it runs on, and which tensors that GPU cannot access."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def register_configs(
         policy: What to do if the call matches and the context does not: one action for all axes, or actions by axis,
             such as `{"source": "warn", "triton": "refuse"}`; see docs/config-files.md. `{"rules":
             autotuned.within("5%")}` lets the files' rules serve kernels without a `nearest=` of their own.
-        binaries: Whether compiled kernels beside the files may be loaded: they are code that runs on the GPU.
+        binaries: Whether the files' compiled kernels may be loaded: they are code that runs on the GPU.
 
     Raises:
         ConfigFileError: No such package or folder, axis or action.

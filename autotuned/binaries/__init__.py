@@ -1,1 +1,1 @@
-"""Compiled kernels beside config files: the file, who may give code, building, loading; `serve.py` first."""
+"""Compiled kernels shipped with config files: the file, who may provide code, building, loading; `serve.py` first."""

@@ -1,4 +1,4 @@
-"""Checks that the compiled kernels beside a config file are the ones its entries name, undamaged."""
+"""Checks that a config file's compiled kernels are undamaged and are the ones that its entries name."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ def strays(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
     for folder in sorted({path.parent for path in paths}):
         for path in sorted(folder.glob(f"*{binaryfile.SUFFIX}")):
             if not path.with_suffix(".json").exists() and binaryfile.is_ours(disk.read_head(path, binaryfile.HEAD)):
-                yield path, "expected a config file beside it, found none: no call is served by it."
+                yield path, "expected a config file next to it, found none: it serves no call."

@@ -1,4 +1,4 @@
-"""The file of compiled kernels beside a config file: a typed index, and machine code by content. It runs no code.
+"""The file of compiled kernels next to a config file: a typed index, and machine code by content. It runs no code.
 
 The first line has the schema and sizes; then follow the index (zlib-compressed JSON) and the compressed blobs. Values
 that several variants share are in the index once.
@@ -42,7 +42,7 @@ class Blob(Frozen):
 class BinaryFile:
     """The variants of one kernel on one kind of device, their machine code, and the `faults` that reading skipped.
 
-    Of a file that was read, variants are checked when a call may want them, all once something asks for all.
+    Variants read from a file are checked when a call may need them, or together once something asks for all.
     """
 
     def __init__(self, kernel: str, path: str = "") -> None:
@@ -50,8 +50,8 @@ class BinaryFile:
         self._variants: list[Variant] = []
         self._faults: list[str] = []
         self._unread: _Reader | None = None
-        self._compressed: dict[str, tuple[bytes, int]] = {}  # and inflated size, by SHA-256 of the inflated code
-        self._reader: _Reader | None = None  # of the file that was read, from which blobs are cut on demand
+        self._compressed: dict[str, tuple[bytes, int]] = {}  # with the inflated size, by SHA-256 of the inflated code
+        self._reader: _Reader | None = None  # reads blobs from the file on demand
         self._by_form: dict[tuple[str, str], list[Variant]] | None = None
         self._places: dict[str, int] = {}  # digest -> index in `variants`, built by `_put`
         self._whole: set[str] = set()  # added code that matches its hash
@@ -69,7 +69,7 @@ class BinaryFile:
 
     @property
     def faults(self) -> list[str]:
-        """What is left out, and why."""
+        """What was skipped, and why."""
         self._complete()
         return self._faults
 
@@ -121,7 +121,7 @@ class BinaryFile:
     def serving(self, code: Code, form: Form) -> Iterator[Variant]:
         """The variants of this code for a call of this form, the most specialized first.
 
-        Those that nobody asks for are not checked, but all if none of the others serves, or one is faulty.
+        Checks only those that are needed; all of them if none of these serves, or one is faulty.
         """
         unread, found = self._unread, False  # read once: another thread may complete it
         try:
@@ -268,7 +268,7 @@ class _Reader:
         self._variants: dict[int, Variant] = {}
 
     def read(self) -> tuple[list[Variant], list[str]]:
-        """All variants, and what is left out."""
+        """All variants, and what was skipped."""
         variants, faults = [], []
         for name in self._places:
             try:
@@ -297,7 +297,7 @@ class _Reader:
         return sorted(range(len(self._rows)), key=lambda number: -len(self._rows[number][4]))
 
     def blob(self, name: str) -> Blob | None:
-        """Where machine code lies; None if it is missing or faulty."""
+        """The location of machine code; None if it is missing or faulty."""
         try:
             return self._blobs.get(name) or self._known_blob(name)
         except (ValueError, TypeError, KeyError):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Shelf(NamedTuple):
-    """A config file and the compiled kernels beside it; kernels that no entry names are not served."""
+    """A config file and its compiled kernels; those that no entry names are not served."""
 
     path: str
     config: ConfigFile
@@ -128,7 +128,7 @@ def _shelf(path: Traversable, beside: Traversable, config: ConfigFile) -> Shelf 
 
 
 def read(path: Traversable) -> BinaryFile | None:
-    """The usable binaries at a path, or None. Warns once about a fault; those of variants: once one is not found."""
+    """The usable binaries at a path, or None. Warns once about a fault; names faulty variants once a call misses."""
     try:
         return binaryfile.read(disk.read_resource(path), str(path))
     except (FileNotFoundError, NotADirectoryError, KeyError):  # KeyError: missing in a zip
@@ -142,14 +142,14 @@ def read(path: Traversable) -> BinaryFile | None:
 
 
 def _say_faults(file: BinaryFile) -> None:
-    """Warn once about the faulty variants of a file in which a call found nothing."""
+    """Warn once about the faulty variants of a file that did not serve a call."""
     for fault in file.faults[:_FAULTS]:
         _say(file.path, fault)
     if len(file.faults) > _FAULTS:
         _say(file.path, f"and {len(file.faults) - _FAULTS} more are left out.")
 
 
-_FAULTS = 3  # of one file that are told one by one
+_FAULTS = 3  # faults of one file to report one by one
 
 
 def _say(path: str, fault: str) -> None:

@@ -39,7 +39,7 @@ def _of_file(path: Path, freed: Freed) -> None:
     config, faults = exchange.read(path)
     beside = path.with_suffix(".bin") if config is None else writer.path_beside(path, config.kernel)
     if config is None or not beside.exists() or any(not fault.harmless for fault in faults):
-        return  # a damaged file may name more
+        return  # the damaged part may name more
     try:
         file = writer.read(beside, config.kernel)
     except BinaryError:

@@ -12,7 +12,7 @@ from autotuned._startup import Frozen
 from autotuned.errors import BinaryError
 from autotuned.triton_compat.descriptors import Encoding
 
-USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that a launch may use without having asked for more
+USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that a launch may use by default
 # Attributes of a function, as the driver numbers them.
 MAX_THREADS, LOCAL_BYTES, REGISTERS, _DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 0, 3, 4, 8, 14
 _RELAXED = 2  # capture mode of a thread whose calls do not end other threads' captures
@@ -37,7 +37,7 @@ class _Config(ctypes.Structure):
 
 
 class Needs(Frozen):
-    """What a launch needs of the device: bytes of shared memory, threads a block, blocks a cluster."""
+    """What a launch needs: bytes of shared memory, threads per block, blocks per cluster."""
 
     shared: int
     threads: int
@@ -45,7 +45,7 @@ class Needs(Frozen):
 
 
 class Function(Frozen):
-    """A loaded function: handles of module and function, and the most threads of a block."""
+    """A loaded function: handles of module and function, and its maximum number of threads per block."""
 
     module: int
     handle: int
@@ -127,14 +127,14 @@ class Driver:
     def address(self, address: int) -> int | None:
         """The device address of memory; None if the current device cannot access it.
 
-        Asked of the driver as in Triton's launcher: pinned host memory may have another address there.
+        The driver decides, as in Triton's launcher: pinned host memory may have another address on the device.
         """
         found, which = ctypes.c_uint64(), ctypes.c_int(_DEVICE_POINTER)
         status = self._library.cuPointerGetAttribute(ctypes.byref(found), which, ctypes.c_uint64(address))
         return None if status == _INVALID_VALUE else address if status else found.value
 
     def exchange_capture_mode(self, mode: int) -> int:
-        """Set what this thread may do while others capture graphs; returns the mode before."""
+        """Set what this thread may do while others capture graphs; returns the previous mode."""
         value = ctypes.c_int(mode)
         self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(value))
         return value.value

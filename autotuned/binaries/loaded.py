@@ -59,7 +59,7 @@ class Loaded:
 
     @cached_property
     def metadata(self) -> Any:
-        """The facts as Triton's class, which takes as long to make as a binary to load; no launch needs it."""
+        """The facts as Triton's class; built on demand, since it takes as long to build as a binary to load."""
         return namedtuple("KernelMetadata", sorted(vars(self.facts)))(**vars(self.facts))
 
     @cached_property
@@ -69,7 +69,7 @@ class Loaded:
 
     @cached_property
     def n_spills(self) -> int:
-        """Words that a thread keeps in memory."""
+        """Words that a thread spills to memory."""
         return libcuda.driver().fact(self.function, libcuda.LOCAL_BYTES) // 4
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Merges config files and the compiled kernels beside them."""
+"""Merges config files and their compiled kernels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> 
 
 
 def _together(inputs: Iterable[Path], file: ConfigFile, merged: MergeResult) -> BinaryFile:
-    """The binaries beside all inputs of one kernel; unreadable ones become faults."""
+    """The binaries of all inputs of one kernel; unreadable ones become faults."""
     together, seen = BinaryFile(file.kernel), set()
     for path in inputs:
         beside = writer.path_beside(path, file.kernel)

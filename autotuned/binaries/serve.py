@@ -47,7 +47,7 @@ def forget() -> None:
 
 
 class Asked(Frozen):
-    """A call with a config in the form that binaries are looked up by."""
+    """A call with a config, in the form used to look up binaries."""
 
     code: Code
     form: Form
@@ -57,7 +57,7 @@ class Server:
     """Finds and loads binaries for the calls of one tuned Triton kernel.
 
     Args:
-        version: The user's salt of the key, as the context part spells it.
+        version: The user's salt, as spelled in the key's context.
 
     Attributes:
         name: The kernel's name.
@@ -78,14 +78,14 @@ class Server:
         self._latest: tuple[Any, Code | None] = (None, None)
         self._latest_asked: tuple[Any, Any, tuple[Any, ...], Asked | None] = (None, None, (), None)
         self._latest_found: tuple[Shelf, Variant, Asked] | None = None
-        # While nothing that they are made of changes.
+        # Valid while nothing that they are made of changes.
         self._latest_code: tuple[tuple[Any, ...], Code | None] = ((), None)
         self._latest_in: tuple[Any, Any, Code | None] = (None, None, None)
         self._latest_context: tuple[Any, str] = (None, "")
         self._shelves: Shelves | None = None
 
     def shelves(self, device: Device, state: Any = None) -> Shelves:
-        """The binaries of this kernel for a device; `state` is that of the folders, if it is known."""
+        """The binaries of this kernel for a device; `state` is the folders' state, if known."""
         found = self._shelves  # read once: another thread may replace it
         is_same = found is not None and (found.device is device or found.device == device)
         if found is None or not is_same or found.state != (state or lookup.state()):
@@ -95,12 +95,12 @@ class Server:
     # -- finding -------------------------------------------------------------------------------------------------
 
     def code(self, device: Device, source: str | None = None) -> Code | None:
-        """What a binary must be compiled from, with the tunable's latest `source` or a new one.
+        """What a binary must have been compiled from, with the tunable's latest `source` or a new one.
 
-        None without NVIDIA GPU, or if the code uses values of this process only.
+        None without an NVIDIA GPU, or if the code uses values that mean something only in this process.
         """
         arch, tunable = specialization.arch_of(device.arch), self._tunable
-        source = tunable.exact_source(tunable.source if source is None else source)  # first: it finds what is `opaque`
+        source = tunable.exact_source(tunable.source if source is None else source)  # first: it finds opaque values
         is_local = self._version is None and (tunable.opaque or tunable.exact_opaque)
         if arch is None or is_local or not fingerprint.launch_interface():
             return None
@@ -162,7 +162,7 @@ class Server:
     ) -> Look:  # fmt: skip
         """The choice of an entry with a binary for the call (`part` of its key), whatever toolchain measured it.
 
-        `context` is that of the call on the device, now, and `state` that of the folders, if it is known.
+        `context` is the call's current context on the device, and `state` the folders' state, if known.
         """
         shelves = self.shelves(device, state)
         if not shelves:
@@ -208,7 +208,7 @@ class Server:
         return "" if "" in whys else next(iter(whys), "there are no binaries for this device")
 
     def _why_not(self, call: Call, config: Any, shelf: Shelf, names: Callable[[str], bool]) -> str:
-        """Why no binary of those that are named, by digest, serves a call; "" if one does."""
+        """Why none of the named binaries serves a call; "" if one does."""
         asked = self.asked(call, config)
         if asked is None:
             return "its arguments or constants are of a kind that no binary is built for"
@@ -290,7 +290,7 @@ class Server:
                 _loaded[at] = str(error)
                 events.emit("refuse", self.name, variant.digest, 0.0, f"binary: {error}")
                 env.warn_once(
-                    f"binary {variant.digest}", "`%s`: the binary %s beside %s is left out (%s); the call compiles.",
+                    f"binary {variant.digest}", "`%s`: the binary %s next to %s is skipped (%s); the call compiles.",
                     self._tunable.name, variant.digest[:12], shelf.path, error,
                 )  # fmt: skip
             known = _loaded[at]
@@ -317,14 +317,14 @@ class Server:
     # -- launching -----------------------------------------------------------------------------------------------
 
     def has_blocks(self, call: Call, config: Any) -> bool:
-        """Whether a callable grid has a block, as `TunableKernel.launches`; `sized` may take what it said."""
+        """Whether a callable grid launches a block, as `TunableKernel.launches`; `sized` may reuse the result."""
         try:
             arguments = self._arguments(call, config)
             sizes = call.grid(arguments)
             found = tuple([size.__index__() for size in sizes])
         except Exception:  # the launch will raise
             return True
-        vars(call)["sized"] = config, (arguments, found)  # which hold the call's tensors, and go with it
+        vars(call)["sized"] = config, (arguments, found)  # these hold the call's tensors, and are freed with it
         return not (isinstance(sizes, (tuple, list)) and 1 <= len(found) <= 3 and min(found) <= 0)
 
     def _arguments(self, call: Call, config: Any) -> dict[str, Any]:
@@ -332,9 +332,9 @@ class Server:
         return dict(zip(self._names, map(everything.get, self._names, self._defaults)))
 
     def sized(self, call: Call, config: Any, was_asked: bool = False) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """All parameters of the Triton function, in order, and the sizes of the grid, asked with them if callable.
+        """All parameters of the Triton function, in order, and the grid's sizes, evaluated if callable.
 
-        `was_asked`: no hook ran since the call's grid was asked by `has_blocks`, if it was.
+        `was_asked`: no hook has run since `has_blocks` evaluated the call's grid.
         """
         to, known = vars(call).pop("sized", (None, None))
         if was_asked and known is not None and to is config:
@@ -370,15 +370,15 @@ class Server:
 
 
 def _rest(config: ConfigFile, context: Mapping[str, Json]) -> str:
-    """`_without_toolchain` of a group's context, written once for a file."""
+    """`_without_toolchain` of a group's context, computed once per file."""
     known: dict[int, tuple[Any, str]] = config.indexes.setdefault("without toolchain", {})
-    if id(context) not in known:  # which stays in use, as it is kept
+    if id(context) not in known:  # the id stays valid, since the context is kept
         known[id(context)] = context, _without_toolchain(context, str(context.get("triton")))
     return known[id(context)][1]
 
 
 def _without_toolchain(context: Mapping[str, Json], triton: str) -> str:
-    """Canonical text of a context without device, toolchain and variables that change nothing."""
+    """Canonical text of a context without device, toolchain and variables without effect."""
     rest = {name: value for name, value in context.items() if name not in (*TOOLCHAIN, "device")}
     return canonical({**rest, "environment": policy.that_change_code(rest.get("environment") or {}, triton)})
 
@@ -386,7 +386,7 @@ def _without_toolchain(context: Mapping[str, Json], triton: str) -> str:
 def _differences(variants: list[Variant], code: Code, form: Form) -> str:
     """Why none of these variants serves, by the closest one."""
     if not variants:
-        return "its binaries are not in the file beside it"
+        return "its binaries are not in the file next to it"
     same = [variant for variant in variants if variant.code.text == code.text]
     if same:
         return difference((variant.form for variant in same), form)

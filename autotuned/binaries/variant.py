@@ -1,4 +1,4 @@
-"""One compiled form of a kernel: what it was compiled for, what its launch needs, and which calls it may serve."""
+"""A compiled form of a kernel: what it was compiled for, what its launch needs, and which calls it may serve."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned._startup import Frozen, later, once
 from autotuned.errors import EncodingError
 from autotuned.key import source
+from autotuned.key.key import PLAIN
 from autotuned.triton_compat import descriptors, specialization
 from autotuned.triton_compat.specialization import NUMBERS, Specialization, Specializer, options_json
 from autotuned.typed_json import Json, Told, canonical, digest_of_text, encode, integer, named, quoted, typed, wrong
@@ -35,7 +36,7 @@ Types = tuple[tuple[str, str], ...]  # name and type of each parameter, in order
 
 
 class Code(Frozen):
-    """What a binary was compiled from and by, besides its specialization; must equal the call's."""
+    """What a binary was compiled from and with, apart from its specialization; must equal the call's."""
 
     source: str  # fingerprint of the kernel, its callees and the globals it uses
     version: Json  # the user's salt
@@ -61,7 +62,7 @@ class Code(Frozen):
 
 
 class Form(Frozen):
-    """A specialization as data: what tells apart two binaries of one kernel and code.
+    """A specialization as data: what distinguishes two binaries of one kernel and code.
 
     Attributes:
         types: Name and type of each parameter, in order; "constexpr", "=1" and "=None" are compiled in. A tuple's items
@@ -100,11 +101,11 @@ class Form(Frozen):
 
     @property
     def rank(self) -> int:
-        """Lower means more specialized; the lowest that serves is taken."""
+        """Lower means more specialized; the lowest that serves is used."""
         return -len(self.assumes)
 
     def serves(self, call: Form) -> bool:
-        """Whether a binary of this form computes the same as one of the call's own form: `why_not` says no reason."""
+        """Whether a binary of this form computes the same as one of the call's own form (`why_not` is empty)."""
         same = self.types == call.types and self.fixed == call.fixed
         return same and self.assumes.items() <= call.assumes.items()
 
@@ -257,7 +258,7 @@ class Variant(Frozen):
     def digest(self) -> str:
         """Hash of everything, including the machine code's hash; named by a config file's entry."""
         code, form = self.code.text, self.form
-        # As `canonical` writes `to_json`, by the texts of what variants share.
+        # The same as `canonical(to_json())`, built from cached texts of shared parts.
         text = (
             f'{{"blob":{encode_basestring_ascii(self.blob)},"code":{code},"form":{{"assumes":'
             f'{canonical(dict(form.assumes))},"constants":{form.constants_text},'
@@ -343,7 +344,7 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
 
 
 def form_of_call(specializer: Specializer, given: Mapping[str, Any], constexprs: Collection[str]) -> Form | None:
-    """`form_of` what a call is compiled for; raises what Triton raises."""
+    """`form_of` a call's specialization; raises what Triton raises."""
     found = specializer.looked_up(given)
     if found is None:
         return form_of(specializer.of((), given), constexprs)
@@ -368,12 +369,12 @@ def form_of_call(specializer: Specializer, given: Mapping[str, Any], constexprs:
         return None
 
 
-_SMALL = 1 << 63  # integers below are spelled as they are
+_SMALL = 1 << 63  # smaller integers are plain JSON
 
 
 @lru_cache(maxsize=1024)
 def _are_known(types: Types) -> bool:
-    """Whether a launch passes a value of each type, or it is compiled in, or a tuple of such."""
+    """Whether each type is passed by a launch, compiled in, or a tuple of these."""
     return all(type_ in _COMPILED_IN or is_launched(type_) or _items(type_) >= 0 for _, type_ in types)
 
 
@@ -388,7 +389,7 @@ def _assumption(*assumed: Any) -> str:
 
 
 def _options_of(options: Any) -> Json:
-    """Options as JSON, written once for each object: one serves many calls (`Specializer.looked_up`)."""
+    """Options as JSON, converted once per object: one object serves many calls (`Specializer.looked_up`)."""
     known = _written.get(id(options))
     if known is None or known[0] is not options:
         while len(_written) >= _MOST_WRITTEN:
@@ -408,7 +409,7 @@ def _text_of(data: Json) -> str:
 
 
 def _compiled_in(name: str, value: Any) -> str:
-    """The type of a compiled-in part that is no constexpr parameter; a tuple may hold constants of its own."""
+    """The type of a compiled-in part that is not a constexpr parameter; a tuple may hold its own constants."""
     if value is None:
         return _NONE
     if type(value) is int and value == 1:
@@ -417,7 +418,7 @@ def _compiled_in(name: str, value: Any) -> str:
 
 
 def _parts(signature: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...], str]]:
-    """Name, path and type of each parameter, a tuple's items behind it."""
+    """Name, path and type of each parameter; a tuple's items follow it."""
     if {*map(type, signature.values())} == {str}:
         return [(name, (place,), signature[name]) for place, name in enumerate(signature)]
     return [part for place, (name, type_) in enumerate(signature.items()) for part in _flat(name, (place,), type_)]
@@ -434,15 +435,12 @@ def _flat(name: str, path: tuple[int, ...], type_: Any) -> Iterator[tuple[str, t
         yield from _flat(f"{name}[{place}]", (*path, place), inner)
 
 
-_SCALARS = frozenset((type(None), bool, int, float, str))
-
-
 def plain(value: Any) -> Json:
     """Options as JSON, tuples as lists; TypeError for other values."""
-    if type(value) in _SCALARS:
+    if type(value) in PLAIN:
         return value
     if isinstance(value, Mapping):
-        return {str(name): one if type(one) in _SCALARS else plain(one) for name, one in value.items()}
+        return {str(name): one if type(one) in PLAIN else plain(one) for name, one in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(inner) for inner in value]
     if isinstance(value, (int, float, str)):

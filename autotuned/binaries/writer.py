@@ -1,4 +1,4 @@
-"""Writes binaries beside config files: machine code first, then the entries that name it."""
+"""Writes config files with their binaries: machine code first, then the entries that name it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read(path: Path, kernel: str) -> BinaryFile:
 
 
 def ship(path: Path, found: Mapping[tuple[str, str], Iterable[Built]]) -> int:
-    """Add binaries beside a config file and their digests to its entries; drops what no entry names.
+    """Add a config file's binaries, and their digests to its entries; drops binaries that no entry names.
 
     Args:
         path: The config file.
@@ -77,9 +77,9 @@ def _config(path: Path) -> ConfigFile:
 
 
 def _readable(path: Path, config: ConfigFile) -> BinaryFile:
-    """The binaries beside a config file; a damaged file is rebuilt, so nothing is lost with it.
+    """A config file's binaries; a damaged file counts as empty, since it can be rebuilt.
 
-    One that the system does not let us read may be whole: its BinaryError is raised.
+    One that the system does not let us read may be intact: its BinaryError is raised.
     """
     beside = path_beside(path, config.kernel)
     try:
@@ -96,7 +96,7 @@ def write(path: Path, config: ConfigFile, binaries: BinaryFile) -> int:
     The machine code is written first, so that a concurrent reader never misses a named binary.
 
     Raises:
-        BinaryError: A newer version's binaries are there; both files are left alone.
+        BinaryError: A newer version wrote the binaries; both files are left alone.
         OSError: It cannot be written.
     """
     beside = path_beside(path, config.kernel)
@@ -117,7 +117,7 @@ def write(path: Path, config: ConfigFile, binaries: BinaryFile) -> int:
 
 
 def take_out(keys: Sequence[Key], path: Path) -> None:
-    """Remove a kernel's keys from a config file, and the binaries that only they name.
+    """Remove a kernel's keys from a config file, and binaries that no other entry names.
 
     Raises:
         ConfigFileError, BinaryError: One of the two cannot be changed; binaries of a newer version stay with their
@@ -125,7 +125,7 @@ def take_out(keys: Sequence[Key], path: Path) -> None:
         OSError: It cannot be read or written.
     """
     beside = path_beside(path, keys[0].kernel)
-    with locks.locked(layout.config_file_lock_path(path)):  # else what others add meanwhile would be lost
+    with locks.locked(layout.config_file_lock_path(path)):  # otherwise concurrent additions would be lost
         _refuse_newer(beside)
         left = writer.take_out(keys, path)
         if left is None:

@@ -1,4 +1,4 @@
-"""Faults of config files that can be found without torch, without a GPU and without the program."""
+"""Faults of config files that can be found without torch, a GPU or the program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotuned.configfiles.file import ConfigFile, Fault, Group
 from autotuned.typed_json import Json, canonical
 
 ALWAYS = {"environment", "source", "version"}  # in every context, besides the device
-TRIAL = "trial"  # only if measured in another way than by default
+TRIAL = "trial"  # only if not measured in the default way
 TOOLCHAINS = ({"triton", "triton_key", "ptxas"}, {"distributions"})
 CALL = {"tensors", "values", "none"}
 
@@ -59,7 +59,7 @@ class Audit:
 
 
 def _lost(file: ConfigFile, path: Path, folder: Path | None) -> Iterator[str]:
-    """Entries that a look-up would miss: asks the look-up itself, or the file alone if its folder is not known."""
+    """Entries that a look-up would miss, by the look-up itself, or by the file alone if its folder is unknown."""
     if folder is not None and path.parent == folder and folder.name == file.device.slug:
         folder = folder.parent  # the folder of a device, given by itself
     place = path if folder is None else folder / file.device.slug / configfile.file_name(file.kernel)

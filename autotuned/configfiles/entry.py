@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,9 +12,9 @@ from autotuned.errors import RecordError
 from autotuned.key.key import check_call
 from autotuned.store import conditions, record
 from autotuned.store.conditions import Conditions
-from autotuned.typed_json import Json, is_finite, texts, typed
+from autotuned.typed_json import Json, texts, typed
 
-_INFINITE = float("inf")
+_LARGEST = sys.float_info.max
 WARPS = (1, 2, 4, 8, 16, 32, 64)  # Triton takes powers of two only
 
 
@@ -22,7 +23,7 @@ class Entry:
     """One tuned call of a file.
 
     Attributes:
-        binaries: Digests of its compiled kernels in the file of binaries beside this one. Ignored by `==`, since they
+        binaries: Digests of its compiled kernels in the file of binaries next to this one. Ignored by `==`, since they
             are not part of the choice.
     """
 
@@ -57,16 +58,14 @@ class Entry:
 def load_entry(data: Any, where: str, is_asked: bool = False) -> Entry:
     """Parse and check an entry's JSON; RecordError if a field is missing, unknown, of another type or out of range.
 
-    `is_asked` tells that its call is the one of a key, by its text.
+    `is_asked`: its call was found by a key's text, so it is valid.
     """
     fields = {"compiled": [], **(data if type(data) is dict else typed(data, dict, where))}
     if fields.keys() != _FIELDS:
         fields_of(fields, where, _FIELDS)
     for name in ("median_us", "vs_default"):
         number = fields[name]
-        if not (number is None or (type(number) is float and 0 < number < _INFINITE)) and (
-            not is_finite(number) or number <= 0
-        ):
+        if not (number is None or (type(number) in (float, int) and 0 < number <= _LARGEST)):
             raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
     call = fields["call"] if is_asked else check_call(fields["call"], f"{where}.call")
     config = record.check_config(fields["config"], f"{where}.config")

@@ -19,7 +19,7 @@ from autotuned.store import conditions, layout, listing, records
 from autotuned.store.record import TuningRecord
 from autotuned.typed_json import Json, JsonFields, canonical, portable
 
-IMPORTED = "imported"  # in the provenance of a record: the config file that it is from
+IMPORTED = "imported"  # in a record's provenance: the config file it came from
 PathLike = str | os.PathLike[str]
 
 
@@ -243,7 +243,7 @@ def _refuse_inputs(files: Mapping[Path, ConfigFile], inputs: Iterable[Path]) -> 
 def _holds(path: Path, file: ConfigFile) -> bool:
     try:
         return disk.read_bytes(path) == file.dump().encode()
-    except ValueError:  # larger than any config file, or no file
+    except ValueError:  # larger than any config file, or not a file
         return False
 
 

@@ -26,7 +26,7 @@ else:
     rules = later("rules.text")  # most files have none
 
 SCHEMA = 2
-SCHEMAS = "schema"  # folder of JSON schemas beside this package's own files; holds no config files
+SCHEMAS = "schema"  # folder of JSON schemas among this package's own files; holds no config files
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Fault:
     Attributes:
         line: In the file, from 1; None if unknown.
         text: What was expected, and what was found.
-        harmless: Nothing is lost with it: an exact duplicate of an entry, as git may leave.
+        harmless: Skipping it loses nothing, such as an exact duplicate of an entry left by git.
     """
 
     path: str
@@ -54,7 +54,7 @@ class Fault:
 
 
 class Ends(NamedTuple):
-    """The last group of a file and the last call of each group, which stay last when entries are added.
+    """The last group of a file and the last call of each group; they stay last when entries are added.
 
     JSON allows no comma after the last item: if the last line could change, two people adding lines would both change
     it, and git could not merge them.
@@ -144,7 +144,7 @@ class ConfigFile:
         return self._groups.get(text) or self._groups.setdefault(text, Group(context))
 
     def keep_ends(self) -> None:
-        """Keep the present last entries and the last group last when others are added."""
+        """Keep the current last entries and the last group last when others are added."""
         calls = {name: next(reversed(group.entries)) for name, group in self._groups.items()}
         self.ends = Ends(next(reversed(self._groups), None), calls)
 
@@ -209,7 +209,7 @@ def _in_order(names: Iterable[str], last: str | None) -> list[str]:
 
 
 def _group_text(context: Json, entries: Sequence[Entry]) -> str:
-    # A group's closing brackets are on its last entry's line: on a line of their own they would be equal for all
+    # A group's closing brackets are on its last entry's line: on a separate line they would be equal for all
     # groups, and git would confuse the ends of two groups.
     rows = ",\n".join(f"   {json.dumps(entry.to_json(), sort_keys=True, allow_nan=False)}" for entry in entries)
     return f'  {{"context": {json.dumps(context, sort_keys=True)}, "entries": [\n{rows}]}}'

@@ -1,4 +1,4 @@
-"""Finds config files: the folders in order, each file read once, and what they offer for a call."""
+"""Finds config files, in the order of their folders, each read once, and their choices for a call."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Offer(NamedTuple):
 
 
 _registered: list[Folder] = []
-_packages: dict[str, list[Folder]] = {}  # "entry points" and "own": looked for once
-_files: dict[tuple[str, str | None], Read] = {}  # (text of the path, kernel) -> read once
+_packages: dict[str, list[Folder]] = {}  # "entry points" and "own", found once
+_files: dict[tuple[str, str | None], Read] = {}  # (text of the path, kernel) -> the file, read once
 _devices: dict[str, list[Traversable]] = {}  # text of a folder -> the folders of devices in it
 _kernels: dict[tuple[str, str], list[tuple[str, ConfigFile]]] = {}  # (text of a folder, kernel) -> its files there
 
@@ -147,7 +147,7 @@ def folders() -> Iterator[Folder]:
 
 
 def _own() -> Traversable:
-    """This package's files; in a checkout they are in the folder beside the package."""
+    """This package's files; in a checkout they are in a folder next to the package."""
     try:
         return importlib.resources.files(GROUP)
     except ModuleNotFoundError:

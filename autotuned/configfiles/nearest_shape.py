@@ -33,7 +33,7 @@ def is_near(mine: int, other: int, factor: float) -> bool:
 
 
 class _Axis(NamedTuple):
-    """The sizes on one axis, ascending, each with the next axis or the item behind it."""
+    """The sizes on one axis, ascending, each with the next axis, or with an item on the last axis."""
 
     sizes: list[tuple[str, int]]
     behind: list[Any]
@@ -42,7 +42,7 @@ class _Axis(NamedTuple):
 class Neighbourhood(Generic[T]):
     """Items that differ only in their sizes, iterated from the nearest outwards.
 
-    The walk goes outwards on every axis, least step first, so that of ten thousand items it visits a few.
+    The walk goes outwards on every axis, smallest step first, so that it visits only a few of ten thousand items.
     """
 
     def __init__(self, things: Iterable[tuple[Sizes, T]]) -> None:
@@ -67,7 +67,7 @@ def _axis(things: Sequence[tuple[Sizes, Any]], depth: int) -> _Axis:
 
 
 class _Reached(NamedTuple):
-    """Sizes of the first axes and how far they are; once complete, a `Distance`."""
+    """Sizes on the first axes and their distances; once complete, a `Distance`."""
 
     above: bool
     differences: tuple[float, ...]  # in octaves
@@ -75,7 +75,7 @@ class _Reached(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """From one size of an axis to the next one further out."""
+    """A step from one size on an axis to the next size outwards."""
 
     axis: _Axis
     place: int
@@ -85,7 +85,7 @@ class _Step(NamedTuple):
 
 
 class _Walk:
-    """A heap of what lies ahead; steps come before equally distant items, since more such items may follow."""
+    """A heap of pending steps and items; steps come before equally distant items, since more of these may follow."""
 
     def __init__(self, ours: Sequence[tuple[tuple[str, int], float]]) -> None:
         self._ours = ours
@@ -111,7 +111,7 @@ class _Walk:
         heapq.heappush(self.ahead, (reached.above, total(reached.differences), is_thing, reached.sizes, found))
 
     def take(self, step: _Step) -> None:
-        """Take a step: push what is behind its size, and the next size."""
+        """Take a step: push the axis or item at its size, and the next size."""
         self._look(step.axis, step.place + step.out, step.out, step.before)
         behind = step.axis.behind[step.place]
         if len(step.after.sizes) == len(self._ours):
@@ -129,7 +129,7 @@ def words(ours: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], fa
 
 
 def check(given: Mapping[str, float], allowed: Iterable[str], kernel: str) -> str:
-    """What is wrong with a decorator's `nearest=`, whose names must be among `allowed`, those in the key; or ""."""
+    """The fault of a decorator's `nearest=`, or ""; its names must be among `allowed`, those in the key."""
     allowed = list(allowed)
     for name, factor in given.items():
         if name not in allowed:

@@ -24,7 +24,7 @@ ACTIONS = {
     "retune": "not served; where a search runs within a budget, it measures the config first",
     "refuse": "not served, and no part of a search",
 }
-DEFAULTS = {  # older and newer: the Triton that the file was made with
+DEFAULTS = {  # older and newer: the Triton that wrote the file
     "source": "retune",
     "triton_patch": "accept",
     "triton_older": "warn",
@@ -33,7 +33,7 @@ DEFAULTS = {  # older and newer: the Triton that the file was made with
     "environment": "retune",
     "device": "retune",
 }
-RULES = "rules"  # beside the axes: what a rule may lose, a `Within`
+RULES = "rules"  # not an axis: what a rule may lose, a `Within`
 _TRITON = ("triton_patch", "triton_older", "triton_newer")
 Policy = Mapping[str, Any]
 
@@ -50,9 +50,9 @@ def within(bound: str | float, *, strict: bool = False, nearest: Mapping[str, fl
     """Let rules of config files serve untuned calls; for `nearest=` and the policy of `register_configs`.
 
     Args:
-        bound: The allowed loss, "5%" or 0.05. A rule serves where it promises that 95 of 100 calls lose no more, and
+        bound: The allowed loss, "5%" or 0.05. A rule serves if it promises that 95 of 100 calls lose no more, and
             abstains elsewhere.
-        strict: In mode "strict" too.
+        strict: Also in mode "strict".
         nearest: Factors by argument within which a neighbour may serve if no rule does.
 
     Raises:
@@ -146,7 +146,7 @@ class Verdict:
 
 
 def judge(ours: Json, theirs: Json, actions: Policy) -> Verdict | None:
-    """A policy's verdict on a choice made in the context `theirs`; None if contexts differ in what no policy allows."""
+    """A policy's verdict on a choice made in the context `theirs`; None for differences that no policy allows."""
     steps = list(_steps(_plain(ours), _plain(theirs)))
     if None in steps:
         return None
@@ -165,12 +165,12 @@ def judge(ours: Json, theirs: Json, actions: Policy) -> Verdict | None:
     )
 
 
-# A context that differs in a later axis of these is nearer.
+# Contexts that differ only in a later axis are nearer.
 _RANKED = ("source", "device", "environment", "triton_newer", "triton_older", "triton_patch", "ptxas")
 
 
-# Values that equal Triton's default, and the first version where they do not. Setting one, as to silence a warning of
-# Triton 3.9, does not change the binaries.
+# Values that equal Triton's default, and the first version in which they do not. Setting one, for example to silence a
+# warning of Triton 3.9, does not change the binaries.
 _AS_UNSET = {"TRITON_DEFAULT_FP_FUSION": ("true", (3, 10))}
 
 
@@ -194,7 +194,7 @@ def _steps(ours: Json, theirs: Json) -> Iterator[Step | None]:
         yield _device(ours["device"], theirs["device"])
     if differing & {"triton", "triton_key"}:
         yield _version("Triton", ours.get("triton"), theirs.get("triton"))
-        differing.discard("ptxas")  # which comes with Triton
+        differing.discard("ptxas")  # it comes with Triton
     if "distributions" in differing:
         yield _distributions(ours.get("distributions"), theirs.get("distributions"))
     for axis in ("source", "ptxas", "environment"):
@@ -230,7 +230,7 @@ def _device(ours: Json, theirs: Json) -> Step | None:
 
 
 def _distributions(ours: Json, theirs: Json) -> Step | None:
-    """The gravest step among a plain callable's distributions; None if it names others."""
+    """The strictest step among a plain callable's distributions; None if it names different ones."""
     if not isinstance(ours, dict) or not isinstance(theirs, dict) or ours.keys() != theirs.keys():
         return None
     steps = [_version(name, ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]]

@@ -1,4 +1,4 @@
-"""Picks the rule of the config files that answers a call without an entry."""
+"""Picks the rule in config files that answers a call without an entry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def look_rule(
 ) -> Look:
     """The choice of a rule whose bound is small enough, in the same context or one that the policies allow.
 
-    `within` is what the kernel allows; None leaves it to each folder's policy.
+    `within` is the loss that the kernel allows; None leaves it to each folder's policy.
     """
     why, path = "", ""
     for offer in _rules(key):
@@ -48,7 +48,7 @@ def look_rule(
 
 
 def answering(key: Key, within: Within | None, strict: bool) -> tuple[RuleOffer, Within, int] | None:
-    """The rule that `look_rule` picks if its config is a candidate, its allowed loss, and the index of its config."""
+    """The rule that `look_rule` picks, if its config is a candidate, with the allowed loss and its config's index."""
     for offer in _rules(key):
         allowed = allowed_by(within, offer.held.policy, strict)
         if allowed is not None and offer.verdict.serves(strict):
@@ -64,7 +64,7 @@ def count(key: Key) -> int:
 
 
 def allowed_by(within: Within | None, policy: Policy, strict: bool) -> Within | None:
-    """The loss a rule may have, by the kernel if it says so, else by the folder's policy; None for no rules."""
+    """The loss that a rule may have, set by the kernel, else by the folder's policy; None for no rules."""
     said = within if within is not None else policy.get(RULES)
     return said if isinstance(said, Within) and (said.strict or not strict) else None
 

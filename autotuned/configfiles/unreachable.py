@@ -37,7 +37,7 @@ _KINDS: dict[str, Callable[[Json], bool]] = {
 
 
 def in_context(context: Mapping[str, Json]) -> Iterator[str]:
-    """Parts of a context that no program writes."""
+    """Parts of a context that no program produces."""
     texts = ("triton", "triton_key", "source")
     yield from (_expected(f"context.{name}", "text", context[name]) for name in texts if not _is_text(context, name))
     if context.get("ptxas") is not None and not _is_text(context, "ptxas"):
@@ -54,7 +54,7 @@ def _is_text(context: Mapping[str, Json], name: str) -> bool:
 
 
 def in_entries(file: ConfigFile) -> Iterator[str]:
-    """Parts of calls and configs that no program writes."""
+    """Parts of calls and configs that no program produces."""
     kinds: dict[str, dict[str, str]] = {}  # of a parameter: the kinds of its values, each with an example
     for group in file.groups():
         for number, entry in enumerate(file.in_order(group)):

@@ -1,4 +1,4 @@
-"""Writes config files: adds entries to the files of a folder and keeps them mergeable by git."""
+"""Writes config files: adds entries to a folder's files, in an order that git can merge."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 ATTRIBUTES = ".gitattributes"
 UNION = (
-    "# Two people who tune other shapes add other lines to one file: git keeps both.\n"
-    "# `autotuned check` finds a call that both tuned.\n"
+    "# Two people who tune different shapes add different lines to a file: git keeps both.\n"
+    "# `autotuned check` finds calls that both tuned.\n"
     "*.json merge=union\n"
-    "# Compiled kernels beside them: `autotuned merge` puts two people's together.\n"
+    "# Compiled kernels: `autotuned merge` combines them.\n"
     "*.bin binary\n"
 )
 
-_ends: dict[str, configfile.Ends] = {}  # by file: as this process found it
+_ends: dict[str, configfile.Ends] = {}  # by file, as this process first found it
 
 
 def ship(key: Key, entry: Entry, folder: Path) -> Path:
-    """Add an entry to the config file of its kernel and device below a folder; see `ship_all`."""
+    """Add an entry to the config file of its kernel and device in a folder; see `ship_all`."""
     [path] = ship_all([(key, entry)], folder)
     return path
 
@@ -46,9 +46,9 @@ def ship_all(
     folder: Path,
     rules: Rules | None = None,
 ) -> list[Path]:
-    """Add entries to the config files of their kernels and devices below a folder; other entries stay.
+    """Add entries to the config files of their kernels and devices in a folder; other entries stay.
 
-    A new folder gets a `.gitattributes` that lets git merge what two people add.
+    A new folder gets a `.gitattributes` with which git merges two people's additions.
 
     Args:
         rules: A context without its device, and its rules by name (None to remove one), each with the number of calls
@@ -80,7 +80,7 @@ def _add(
     kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
     with locks.locked(layout.config_file_lock_path(path)):
         file = shippable(path, kernel) or ConfigFile(kernel, device)
-        # As this process found it, so that a run of `tune` writes a new file in sorted order.
+        # As this process first found it, so that a run of `tune` writes a new file in sorted order.
         file.ends = _ends.setdefault(str(path.absolute()), file.ends)
         for key, entry in found:
             context, where = configfile.split_context(key.context)
@@ -95,7 +95,7 @@ def _add(
 
 
 def take_out(keys: Sequence[Key], path: Path) -> ConfigFile | None:
-    """Remove the entries of a kernel's keys from a file, and the file with its last entry; returns what is left, or
+    """Remove the entries of a kernel's keys from a file, and the file with its last entry; returns the file, or
     None.
 
     Raises:
@@ -125,15 +125,15 @@ def _with_binaries(before: Entry | None, entry: Entry) -> Entry:
 
 
 def path_of(kernel: str, device: Device, folder: Path) -> Path:
-    """Path of the file of a kernel and device below a folder."""
+    """Path of the file of a kernel and device in a folder."""
     return folder / device.slug / configfile.file_name(kernel)
 
 
 def write(file: ConfigFile, folder: Path) -> Path:
-    """Write a file to its place below a folder and return the path."""
+    """Write a file to its place in a folder and return the path."""
     path = path_of(file.kernel, file.device, folder)
     if not path.parent.exists():
-        path.parent.mkdir(parents=True)  # with the umask's own mode: it is to be committed and shared
+        path.parent.mkdir(parents=True)  # with the umask's mode: the folder will be committed and shared
         if not (folder / ATTRIBUTES).exists():
             disk.write_text(folder / ATTRIBUTES, UNION)
     write_to(path, file)
@@ -141,13 +141,13 @@ def write(file: ConfigFile, folder: Path) -> Path:
 
 
 def write_to(path: Path, file: ConfigFile) -> None:
-    """Write a file to any path, replacing what is there."""
+    """Write a file to any path, replacing an existing one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     disk.write_text(path, file.dump())
 
 
 def shippable(path: Path, kernel: str) -> ConfigFile | None:
-    """The config file at a path if entries of a kernel can be added to it; None if there is none yet.
+    """The config file at a path, if it can take entries of a kernel; None if there is no file yet.
 
     Raises:
         ConfigFileError: It is damaged, of a newer schema or of another kernel.
@@ -168,7 +168,7 @@ def shippable(path: Path, kernel: str) -> ConfigFile | None:
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Fail early, with OutputError, if no file can be written below the folder."""
+    """Fail early, with OutputError, if the folder is not writable."""
     if reason := unwritable(folder):
         raise OutputError(f"nothing can be written to {folder}: {reason}", path=str(folder))
 
@@ -180,8 +180,8 @@ def check_all(kernel: str, folder: Path) -> None:
 
 
 def unwritable(folder: Path) -> str:
-    """Why no file can be written below a folder, in a few words, or "". Leaves nothing behind."""
-    # Try it: permission bits say little to root, on network file systems and on a full disk.
+    """Why a folder is not writable, in a few words, or "". Leaves nothing behind."""
+    # Try it: permission bits tell little about root, network file systems and full disks.
     try:
         existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         if not existing.is_dir():

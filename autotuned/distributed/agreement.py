@@ -388,7 +388,7 @@ def _slowest_timing(identity: str, records: list[TuningRecord]) -> Timing:
 def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
     """Make all ranks of a process group choose the same config for the same call, from now on.
 
-    At a miss one rank searches and the others wait for its choice; a rank that has one publishes it and goes on. They
+    At a miss one rank searches and the others wait for its choice; a rank that has one publishes it and continues. They
     use the group's store, without collectives, and a hit costs nothing. Every rank of the group must call this equally
     often. It replaces the file lock between processes.
 
@@ -411,7 +411,7 @@ def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
 
 
 def _after_fork_in_child() -> None:
-    """A forked child is no rank: it chooses alone and leaves the rank's store connection alone."""
+    """A forked child is not a rank: it chooses alone and leaves the rank's store connection alone."""
     active.agreements.clear()
 
 

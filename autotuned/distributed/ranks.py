@@ -13,7 +13,7 @@ log = logging.getLogger("autotuned")
 
 MESSAGE_AFTER_S = 5.0  # log waits longer than this, as for locks
 _FIRST_POLL_S, _LAST_POLL_S = 0.001, 0.05
-_opened: dict[str, int] = {}  # by group: number of agreements so far, each with names of its own
+_opened: dict[str, int] = {}  # by group: number of agreements so far; each uses its own names
 
 
 class Ranks:

@@ -1,7 +1,7 @@
 """Compile ahead: all configs are compiled before one of Triton's tuners measures the first.
 
 Triton's benchmark compiles each config right before measuring it. Here the first measurement waits until threads have
-put all binaries into Triton's own cache. Candidates, benchmark, choice and binaries stay Triton's; whatever is not
+put all binaries into Triton's own cache. Candidates, benchmark, choice and binaries stay Triton's; anything not
 compiled here, Triton compiles as usual.
 """
 
@@ -32,7 +32,7 @@ log = logging.getLogger("autotuned")
 def compile_all(
     tuner: Any, args: tuple[Any, ...], meta: Mapping[str, Any], configs: Sequence[Any], key: Key | None
 ) -> None:
-    """Compile what a tuner is about to measure into Triton's cache; never raises.
+    """Compile the configs that a tuner is about to measure into Triton's cache; never raises.
 
     Args:
         args, meta: The arguments of Triton's `_bench`; `meta` holds the keywords, including the grid.

@@ -1,4 +1,4 @@
-"""Makes what Triton's first launch waits for while the program does other things: a hash of its files, and its driver.
+"""Prepares what Triton's first launch would wait for, in the background: the hash of Triton's files, and its driver.
 
 Triton hashes its files before it compiles or finds anything (0.4 s), and runs a C compiler where its cache lacks the
 driver (0.4 s). Neither touches a device.
@@ -17,8 +17,8 @@ from autotuned.store import layout
 from autotuned.triton_compat import compiled, fingerprint, launcher, versions
 
 log = logging.getLogger("autotuned")
-LOOK_S = 0.02  # how often the main thread is looked at
-LONGEST_S = 60.0  # a program may run within an import for ever
+LOOK_S = 0.02  # interval of checking the main thread
+LONGEST_S = 60.0  # a program may run inside an import forever
 
 
 def begin() -> None:
@@ -37,12 +37,12 @@ def _is_one_worker() -> bool:
     try:
         asked = env.compile_workers()
         return asked is not None and asked < 2
-    except ValueError:  # said where configs are compiled
+    except ValueError:  # reported where configs are compiled
         return False
 
 
 def _prepare() -> None:
-    """Once the main thread imports nothing: two threads that import Triton's modules might wait for each other."""
+    """Prepare once the main thread is not importing: two threads importing Triton's modules might deadlock."""
     end = time.monotonic() + LONGEST_S
     while _is_importing() and time.monotonic() < end:
         time.sleep(LOOK_S)

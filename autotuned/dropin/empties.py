@@ -1,4 +1,4 @@
-"""Leaves configs whose grid launches nothing out of what one of Triton's tuners measures for a call."""
+"""Keeps Triton's tuners from measuring configs whose grid launches nothing for a call."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _HOLDERS = (triton, triton.runtime, autotuner)
 
 
 class _Installed:
-    """What is in place: the wrapped `run`, and the original `autotune` of each holder."""
+    """The installed state: the wrapped `run`, and the original `autotune` of each holder."""
 
     def __init__(self) -> None:
         self.run: Any = None
@@ -41,7 +41,7 @@ def install(
     race: bool = False,
     binaries: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Give a memory to kernels that use `triton.autotune`: what was measured once is not measured again.
+    """Store the choices of kernels that use `triton.autotune`, so that nothing is measured twice.
 
     Wraps `Autotuner.run` once. Before one of Triton's tuners measures, whenever it was decorated, the store and the
     config files are asked for exactly this key and these configs; what Triton measures is stored. Key, hooks, benchmark
@@ -57,7 +57,7 @@ def install(
         race: Measure with this package's search instead: configs compile in parallel, race, and have their writes
             restored. A library's own benchmark is kept and times each config. Choices of races and of Triton's
             benchmark are stored apart.
-        binaries: A folder that keeps everything Triton compiles in this process, and what was chosen, for the next
+        binaries: A folder that keeps everything Triton compiles in this process, and the choices, for the next
             start, also in another container and under another path (docs/ship-without-a-compiler.md). It holds code:
             only those who may run code as this user may have write access.
 
@@ -81,7 +81,7 @@ def install(
 def uninstall() -> None:
     """Undo `install` where it is still in place; kernels decorated meanwhile keep working.
 
-    If others have replaced `Autotuner.run` or `triton.autotune` since, theirs stays, ours does nothing any more, and
+    If others have since replaced `Autotuner.run` or `triton.autotune`, theirs stays, ours becomes a no-op, and
     the log says so.
     """
     _installed.active, _installed.replacing = False, None

@@ -76,7 +76,7 @@ class Kept:
         return found
 
     def _made(self, wanted: Wanted | None, src: Any, **more: Any) -> Any:
-        """Triton's kernel: what is kept under a code is compiled from that code, and not what Triton's cache has."""
+        """Triton's kernel, compiled from the code it is kept under, even if Triton's cache has an older one."""
         with globals_used.cached_as(src, wanted.digest) if wanted is not None else nullcontext():
             return self._original(src, **more)
 
@@ -88,7 +88,7 @@ class Kept:
         return made
 
     def _instead(self, wanted: Wanted, compile_: Callable[[], Any], error: Exception) -> Any:
-        """Compile what the driver refused to load, as one older than the compiler does; None if memory is short."""
+        """Compile a kernel that the driver, older than the compiler, refused to load; None if out of memory."""
         if failures.is_passing(error):
             return None
         self._refuse(wanted, error, self._path(wanted))

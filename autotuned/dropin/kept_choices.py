@@ -1,6 +1,6 @@
-"""Choices in a folder of `--binaries`, found as its kernels are: without hashing Triton's files.
+"""Choices in a folder of `--binaries`, found like its kernels without hashing Triton's files.
 
-Each is a record of the store, under the call's key with the launch interface in the place of the toolchain.
+Each is a record of the store, under the call's key with the launch interface instead of the toolchain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def find(key: Key, candidates: Candidates, needed: Conditions) -> Choice | None:
 
 
 def keep(stored: Key, key: Key) -> None:
-    """Keep what the store has for a call under the other key; a failure only costs the next start a measurement."""
+    """Keep the store's choice for a call under the other key; a failure only costs the next start a measurement."""
     found = records.read_of(stored)
     for folder in keeping:
         path = layout.record_path(key, folder)

@@ -23,7 +23,7 @@ _MOST_BYTES = 64 << 20  # of a library
 
 
 def keeper(folder: Path) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Makes what stands in for Triton's `_build`: looks into a folder first, and stores there what is built."""
+    """Makes a replacement for Triton's `_build` that looks in a folder first, and stores there what it builds."""
 
     def make(original: Callable[..., str]) -> Callable[..., str]:
         def build(
@@ -43,7 +43,7 @@ def keeper(folder: Path) -> Callable[[Callable[..., str]], Callable[..., str]]:
 
 
 def _digest(name: str, source: bytes, flags: list[Any]) -> str:
-    """Of all that decides what is built, whatever the paths; the name has Python's version and platform."""
+    """Hash of everything that affects the build, except paths; the name has Python's version and platform."""
     return digest([name, platform.machine(), kernel.version(), hashlib.sha256(source).hexdigest(), repr(flags)])
 
 

@@ -1,7 +1,7 @@
 """Remembers which kernels a program launched, so that its next process compiles them at once if Triton lacks them.
 
 If a store moved to another machine, or Triton's cache was cleared, choices have no binaries, and kernels would compile
-one after the other at their first calls. There is one file a program.
+one after another at their first calls. Each program has one file.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Program:
         return found
 
     def note(self, key: str, launched: Any) -> None:
-        """Record what was launched for a key."""
+        """Record the kernel launched for a key."""
         binary = getattr(launched, "hash", None)
         if not isinstance(binary, str) or self._entries.get(key, {}).get("binary") == binary:
             return
@@ -162,7 +162,7 @@ def note(key: str, launched: Any) -> None:
     try:
         program().note(key, launched)
     except Exception as error:
-        log.debug("what was launched is not noted: %s", failures.describe(error))
+        log.debug("launched kernels are not recorded: %s", failures.describe(error))
 
 
 after_fork(_programs.clear)  # the parent's threads do not exist in the child

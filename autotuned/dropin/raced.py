@@ -1,6 +1,6 @@
-"""`install(race=True)`: our search behind Triton's `_bench`, in place of the benchmark of Triton's tuners.
+"""`install(race=True)`: our search behind Triton's `_bench`, instead of the benchmark of Triton's tuners.
 
-Triton's `run` stays in charge: it prunes, asks `_bench` for each config's time, takes the least, keeps the times in
+Triton's `run` stays in charge: it prunes, asks `_bench` for each config's time, takes the smallest, keeps the times in
 `.configs_timings` and its file cache, and tells its listener. The first request starts a race of all configs, or waits
 for another process that races them, and each answer is the race's.
 """
@@ -28,7 +28,7 @@ from autotuned.tunable.call import Call, Hooks
 
 log = logging.getLogger("autotuned")
 _Times = list[float]
-PATIENCE = 0.1  # of a search's: Triton waits for no calm, and the program waits for its first step
+PATIENCE = 0.1  # share of a search's: Triton does not wait for calm, and the program waits for its first step
 _FAILED = [math.inf] * 3  # how Triton marks a failed config
 # Errors that Triton counts as a config's failure too, or that the search has warned of.
 _EXCUSED = (
@@ -75,7 +75,7 @@ class Race:
         return self._times.get(identity)
 
     def _is_refused(self) -> bool:
-        """Whether the caller passes what a config sets: Triton refuses that before it calls a hook."""
+        """Whether the caller passes a value that a config sets; Triton rejects that before it calls a hook."""
         return any(self._call.kwargs.keys() & config.kwargs.keys() for config in self._left())
 
     def _run(self) -> dict[str, _Times | None]:
@@ -85,7 +85,7 @@ class Race:
             self._say(failures.describe(error))
             return {}
         if choice is None or choice.record is None:
-            self._say("there is no room for a search")
+            self._say("not enough memory for a search")
             return {}
         self.is_run = True
         (winner,) = self._seed.identities([choice.config])
@@ -96,7 +96,7 @@ class Race:
         return answers({timing.identity: timing for timing in choice.record.timings}, winner)
 
     def _choice(self) -> Choice | None:
-        """That of a search, or of another process or thread that raced the same key meanwhile; None without room."""
+        """The choice of a search, or of another process or thread that raced the same key; None if out of memory."""
         question = self._question()
         stale = records.read_of(self._key) if question.fresh else None
         with records.locked(self._key, self._seed.tunable.device(question.call)) as lock:

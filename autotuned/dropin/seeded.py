@@ -1,4 +1,4 @@
-"""Memory for Triton's own tuner: puts stored choices into its cache before it measures, and stores what it measured."""
+"""A store for Triton's own tuner: puts stored choices into its cache before it measures, and stores its results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # tuner, arguments by place
 
 
 class _Asking(threading.local):
-    """This thread's current call, so that a cache asked for a key knows the call; and what was found."""
+    """This thread's current call, with which the cache computes keys, and the choice found for it."""
 
     call: _Call | None = None
     asked: Asked | None = None
@@ -161,7 +161,7 @@ class Asked:
         return self._seed.first_that_compiles(self._call, self.left())
 
     def finish(self, memory: Memory, launched: Any) -> None:
-        """Store what Triton measured for this call, and note what it launched."""
+        """Store Triton's measurements for this call, and record the launched kernel."""
         self._left_out.close()
         if self.key is not None and compiling.on and not self.passing:
             order.note(self.key.digest, launched)
@@ -315,7 +315,7 @@ def adopt(tuner: Any) -> Memory:
 
 
 def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Triton's `Autotuner.run` with a memory: look up before measuring, store what was measured.
+    """Triton's `Autotuner.run` with a store: look up before measuring, store the results.
 
     Key, pruning, hooks, benchmark and launch stay Triton's.
     """

@@ -50,7 +50,7 @@ _FAILED = "Triton counted it as failed"
 
 
 def _keyed(make: Callable[..., Key | None]) -> Callable[..., Key | None]:
-    """Whatever making a key raises is an EncodingError: Triton asks nothing of what arguments and hooks reach."""
+    """Turn any exception while a key is computed into an EncodingError: Triton would not inspect these values."""
 
     @functools.wraps(make)
     def key(*args: Any) -> Key | None:
@@ -101,7 +101,7 @@ class Seed:
         configs is in it, since two tuners may share a kernel.
 
         Raises:
-            EncodingError: The key cannot be made, whatever the arguments or what the kernel reaches have raised.
+            EncodingError: The key cannot be computed, for whatever reason.
         """
         key = Key(self.tunable.name, self._part(keys, configs, call), *self._context.of(call))
         if portable(key.to_json()):

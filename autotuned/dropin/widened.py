@@ -1,4 +1,4 @@
-"""Restores around one search of Triton's tuner: the names it lists, and those asked for the same key before."""
+"""The names that one search of Triton's tuner restores: those it lists, and those asked for the same key before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotuned.tunable.call import Call
 
 
 class Widened:
-    """Extends a tuner's `restore_value` for one search; else tuners with different lists would measure in turns.
+    """Extends a tuner's `restore_value` for one search; otherwise tuners with different lists would alternate searches.
 
     A tuner without a list restores nothing, and any stored choice serves it.
     """

@@ -105,7 +105,7 @@ def cuda(index: int | None = None) -> Device:
     if not torch.cuda.is_available():
         raise errors.NoDeviceError(
             "Expected a GPU to launch a compiled Triton kernel on, and torch.cuda sees none. To run on the CPU, set "
-            "TRITON_INTERPRET=1 before triton is first imported; `autotuned tune` does so by itself."
+            "TRITON_INTERPRET=1 before triton is first imported; `autotuned tune` does so automatically."
         )
     index = torch.cuda.current_device() if index is None else index
     found = _device(query(index))
@@ -115,7 +115,7 @@ def cuda(index: int | None = None) -> Device:
 
 
 def wait_for(where: Device) -> None:
-    """Wait for what this thread has launched; an error of it is left to who uses the device next."""
+    """Wait for this thread's launches; an error among them is left to the next user of the device."""
     if where.kind == "cuda":
         with contextlib.suppress(Exception):
             import torch

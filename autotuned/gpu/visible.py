@@ -1,4 +1,4 @@
-"""Which GPUs a process may use and a user names: `CUDA_VISIBLE_DEVICES` and the like, and `devices`, in every form."""
+"""Which GPUs a process may use and a user names: `CUDA_VISIBLE_DEVICES` and its like, and `devices`, in all forms."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _whole(gpu: Gpu) -> str:
     return gpu.parent or gpu.uuid or str(gpu.index)
 
 
-# -- what the environment leaves ----------------------------------------------------------------------------------
+# -- GPUs that the environment leaves visible ---------------------------------------------------------------------
 
 
 def visible(table: list[Gpu], variables: Mapping[str, str]) -> list[Gpu]:

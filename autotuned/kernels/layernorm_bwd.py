@@ -219,7 +219,7 @@ def reduce_cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
 
 
 def make_reduce_case(device: torch.device | str, n_cols: int, dtype: torch.dtype) -> dict[str, Any]:
-    """The case of so many columns, all groups written."""
+    """A case with this many columns, writing all groups."""
     generator = torch.Generator(device).manual_seed(0)
     partial = torch.randn((2, _MAX_GROUPS, n_cols), generator=generator, device=device)
     blocks = triton.cdiv(n_cols, _MIN_BLOCK)

@@ -133,7 +133,7 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @matmul_kernel.case
 def cases(device: torch.device | str, *, M: int | None = None) -> Iterator[dict[str, Any]]:
-    """Square products and the projections of a transformer block; with M, these projections of so many rows."""
+    """Square matmuls and the projections of a transformer block; with M, these projections with M rows."""
     for shape in dict.fromkeys((M or m, *rest) for m, *rest in _shapes(device)):
         yield make_case(device, *shape)
 

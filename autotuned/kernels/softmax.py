@@ -79,7 +79,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
         A contiguous tensor of the shape and dtype of `x`; sums are kept in float32.
 
     Raises:
-        ValueError: `x` is no matrix, or the elements of its rows are not adjacent.
+        ValueError: `x` is not a matrix, or the elements of its rows are not adjacent.
     """
     require(x.dim() == 2, "softmax: x", "a matrix (rows, columns)", x.shape, "Flatten the leading dimensions.")
     adjacent = x.shape[1] <= 1 or x.stride(1) == 1

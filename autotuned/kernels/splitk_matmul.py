@@ -69,7 +69,7 @@ def splitk_matmul_kernel(  # type: ignore[no-untyped-def]
     b_ptrs = b_ptr + ks[:, None] * b_stride_k + cols * b_stride_n
 
     sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # All programs do as many rounds as the first: the masks empty the rounds that lie behind K.
+    # All programs do as many rounds as the first: masks empty the rounds beyond K.
     for start in range(0, K, BLOCK_K * SPLIT_K):
         a = tl.load(a_ptrs, mask=(rows < M) & (ks[None, :] < K - start), other=0.0)
         b = tl.load(b_ptrs, mask=(cols < N) & (ks[:, None] < K - start), other=0.0)

@@ -1,4 +1,4 @@
-"""What of a class counts in a fingerprint: methods and data, except what Python or its own methods put there."""
+"""The part of a class that counts in a fingerprint: methods and data, except what Python or its methods put there."""
 
 from __future__ import annotations
 
@@ -127,6 +127,6 @@ def _set_by(function: Any, of: str, is_maker: bool, spares_class: bool) -> set[s
 
 
 def is_same(kind: type) -> Callable[[], bool]:
-    """A function telling whether a class still has its present methods and data."""
+    """A function that tells whether a class still has its current methods and data."""
     then = dict(vars(kind))
     return lambda: all(vars(kind).get(name) is value for name, value in then.items())

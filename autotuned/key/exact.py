@@ -1,4 +1,4 @@
-"""Fingerprints that tell binaries apart: finer than keys, since values are compiled into machine code.
+"""Fingerprints that distinguish binaries: finer than keys, since values are compiled into machine code.
 
 Calls that differ in the sign of zero, an object's class and contents, state set by its methods, or code of other
 packages may share a choice, but not a binary.
@@ -29,7 +29,7 @@ _CONSTEXPR = "triton.language.core.constexpr"
 
 
 class ExactWalk(Walk):
-    """Record what machine code may depend on; `Walk` records what a choice depends on."""
+    """Record everything that machine code may depend on; `Walk` records what a choice depends on."""
 
     _most, _sorts = 10_000, False
 
@@ -74,7 +74,7 @@ def _number(value: Any) -> Json:
 
 
 class Exact:
-    """A fingerprint, plus what tells binaries apart."""
+    """A fingerprint, plus everything that distinguishes binaries."""
 
     def __init__(self, known: Fingerprint) -> None:
         self._known = known
@@ -85,7 +85,7 @@ class Exact:
         return self._known.value() + self.more()
 
     def more(self) -> str:
-        """A second fingerprint, after a "+", if the first leaves something out; else nothing."""
+        """A second fingerprint, after a "+", if the first omits something; else nothing."""
         self._known.value()  # refreshes it
         return f"+{self._exact.value()}" if self._known.is_blurred else ""
 

@@ -1,4 +1,4 @@
-"""What makes two calls the same: named parts, tensors by dtype, sizes and stride pattern, and a digest."""
+"""Keys, which decide whether calls are the same: named parts, tensors by dtype, sizes and stride pattern, a digest."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from autotuned.typed_json import (
 )
 
 T = TypeVar("T")
-_WIDEST = 1 << WIDE - 1  # integers below are spelled as they are
-CLASSES = 4096  # whose facts are remembered
+_WIDEST = 1 << WIDE - 1  # smaller integers are plain JSON
+CLASSES = 4096  # to remember facts about
 
 
 def by_class(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Remember a function's answers for classes, but keep no class alive: methods of a local one may hold tensors."""
+    """Cache a function's results for classes without keeping them alive: methods of a local class may hold tensors."""
     answers = _Answers(function)
     return lambda kind: answers[ref(kind)]
 
 
 class _Answers(dict[Any, Any]):
-    """By weak reference: a class in the place of a dead one has another."""
+    """Results by weak reference, since a new class may get the id of a dead one."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
@@ -97,7 +97,7 @@ class Key(Frozen):
 
 
 class KeySpec(Frozen):
-    """What parts of a call enter its key."""
+    """Which parts of a call enter its key."""
 
     names: tuple[str, ...] | None = None  # None: every tensor's shape, and every integer that is not a constexpr
     functions: Mapping[str, Callable[[Mapping[str, Any]], Any]] = MappingProxyType({})  # of the bound arguments
@@ -190,7 +190,7 @@ class Layout(dict[str, Json]):
 
     @property
     def text(self) -> str:
-        """The canonical text, made when a key is."""
+        """The canonical text, computed with the key."""
         try:
             return self._text
         except AttributeError:
@@ -261,7 +261,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_tensor_by_attributes(value: Any) -> bool:
-    """Whether instance attributes supply whatever a tensor has and the class lacks; calls no property."""
+    """Whether instance attributes supply those of a tensor that the class lacks; calls no property."""
     kind: Any = type(value)
     if not kind.__dictoffset__ or issubclass(kind, (tuple, type)):
         return False

@@ -16,7 +16,7 @@ from autotuned.errors import CallError
 from autotuned.key.key import PLAIN, by_class, is_tensor_by_attributes, is_tensor_type, strides_of
 
 LIMIT = 100_000  # opened objects per value: anything larger is a program's whole state
-NEAR, FIRST = 32, 64  # on the path of a hit: opened objects, and visited items of each
+NEAR, FIRST = 32, 64  # limits on the path of a hit: objects to open, and items of each to visit
 # Not opened, since they reach the whole program: globals, all of logging, every kernel's cache.
 _CLOSED = (
     type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type, types.ModuleType, types.CodeType,
@@ -31,7 +31,7 @@ _CUT = object()
 def tensors(value: Any) -> list[Any]:
     """Each tensor that a value is or contains, once, in container order.
 
-    Arrays of objects are included along with the tensors in them. For `triton.reinterpret`, whose result cannot be
+    Includes arrays of objects and the tensors in them. For `triton.reinterpret`, whose result cannot be
     copied, it is the tensor inside.
     """
     return [tensor for tensor in _walk(value, deque.pop, LIMIT, sys.maxsize) if tensor is not _CUT]
@@ -73,7 +73,7 @@ def _walk(value: Any, take: Callable[[deque[Any]], Any], limit: int, first: int)
 
 
 class _Kind(NamedTuple):
-    """What the walk asks about a class: whether it ends there, and `parts(value, first)`, at least the first ones."""
+    """How the walk treats a class: whether it ends there, and `parts(value, first)`, at least the first ones."""
 
     is_closed: bool
     is_tensor: bool
@@ -94,7 +94,7 @@ def _is_closed(kind: type) -> bool:
     return issubclass(kind, _CLOSED)
 
 
-# -- what is a tensor -------------------------------------------------------------------------------------------------
+# -- which values are tensors -----------------------------------------------------------------------------------------
 
 
 def is_strided(tensor: Any) -> bool:
@@ -112,7 +112,7 @@ def holds_objects(tensor: Any) -> bool:
     return bool(getattr(getattr(tensor, "dtype", None), "hasobject", False))
 
 
-# -- what a value holds -----------------------------------------------------------------------------------------------
+# -- tensors inside a value -------------------------------------------------------------------------------------------
 
 
 def _opener(kind: Any) -> Callable[[Any, int], Iterable[Any]]:
@@ -218,7 +218,7 @@ def refuse_without_tensor(arguments: Mapping[str, Any], lists: Mapping[str, Iter
         for name in names:
             if name in arguments and (_is_none(arguments[name]) or any(tensors_in(name, arguments[name]))):
                 continue
-            value: Any = arguments.get(name, "what configs or heuristics set")
+            value: Any = arguments.get(name, "values that configs or heuristics set")
             raise CallError(
                 f"`{kernel}`: {label} names {name!r}: expected a tensor, or an object that contains one, "
                 f"got {type(value).__name__}: {value!r:.60}. Pass the tensor itself, "
@@ -240,7 +240,7 @@ def gpu_of(value: Any) -> int | None:
 
 
 def gpu_within(value: Any) -> int | None:
-    """The same, of an argument that is no plain array itself.
+    """The same, for an argument that is not itself a plain array.
 
     Large values are searched only near their root, breadth first: launches ask this on every call.
     """

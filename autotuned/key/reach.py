@@ -1,4 +1,4 @@
-"""What a function reads from outside: globals, closure cells, attributes, defaults; for each, whether all of it."""
+"""The outside values that a function reads: globals, closure cells, attributes, defaults; each in whole or in part."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Use(Frozen):
 
 
 def uses(body: Body, holder: Any = NO_HOLDER) -> list[Use]:
-    """What the function reads from outside, sorted by name; `holder` is what its first parameter is bound to."""
+    """The outside values that the function reads, by name; `holder` is the value of its first parameter."""
     reader = _Reader(body, holder)
     found: dict[str, Use] = {}
     for use in (*reader.names(), *reader.attributes(), *reader.imports(), *_defaults(body.function)):
@@ -124,7 +124,7 @@ class _Reader:
         return set(self.scope) - ({*self.code.co_varnames, *self.code.co_cellvars} - {self.bound})
 
     def imports(self) -> Iterator[Use]:
-        """What the function imports from its own package at run time, as names and attributes."""
+        """Names and attributes that the function imports from its own package at run time."""
         found = {
             alias: value
             for node in self.nodes
@@ -161,7 +161,7 @@ _TOLD = (ast.Attribute, ast.Global, ast.Name, ast.Call, ast.Subscript, ast.Impor
 
 
 def _imported(node: ast.Import | ast.ImportFrom, function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The names bound by an import statement; modules of the function's own package are imported to find out."""
+    """The names bound by an import statement; this imports modules of the function's own package."""
     for one in node.names:
         try:
             if isinstance(node, ast.Import):

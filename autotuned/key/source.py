@@ -1,4 +1,4 @@
-"""What a kernel's code says: its text, what it calls and the values it uses, but not where it is."""
+"""A kernel's source: its text, what it calls and the values it uses, but not its location."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Walk:
         return hashlib.sha256("\n".join(self.lines).encode("utf-8", "surrogatepass")).hexdigest()
 
     def top(self, value: Any, nameless: bool) -> None:
-        """Record what is fingerprinted."""
+        """Record one fingerprinted item."""
         body = body_of(value) if is_function(value) else None
         if body is not None and self._is_own(value, body.function):
             self._note_options(value)
@@ -160,7 +160,7 @@ class Walk:
             self.value("", value)
 
     def function(self, body: Body, holder: Any = NO_HOLDER, nameless: bool = False) -> int:
-        """Record a function, its text and what it uses, unless already seen; returns its number."""
+        """Record a function, its text and the values it uses, unless already seen; returns its number."""
         at = body, id(holder)
         if at in self._numbers:
             return self._numbers[at]
@@ -321,7 +321,7 @@ class Walk:
         return encode(value, name)
 
     def _methods(self, name: str, value: Any, whole: bool) -> None:
-        """Record what a subclass of a plain type adds: methods and attributes."""
+        """Record the methods and attributes that a subclass of a plain type adds."""
         kind = type(value)
         if not whole or is_toolchain(kind.__module__):
             return
@@ -359,7 +359,7 @@ class Walk:
             self._state(name, type(value), getattr(value, "__dict__", {}))
 
     def _apart(self, name: str, item: Any) -> str:
-        """A value's own text, independent of what was recorded before."""
+        """A value's own text, independent of earlier records."""
         walk = type(self)(self._of, self._array)
         walk._open, walk._depth = dict(self._open), self._depth
         walk.value("", item)

@@ -65,7 +65,7 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
                 made.launch_by(run[0], fields, twin)
             return run[0](values, grid)
 
-        # The blocks of descriptors are no words of the twin.
+        # The twin's words do not include the blocks of descriptors.
         return looked_up(found, made, renew) if described else first, fields, twin
 
     def renew(launched: Any) -> None:
@@ -84,7 +84,7 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
 
 
 def looked_up(found: compiled.Handle, made: Bound, renew: Callable[[Any], None]) -> Run:
-    """Launch through Triton; call `renew` with the launched kernel once Triton would not find `found` any more."""
+    """Launch through Triton; call `renew` with the launched kernel once Triton would no longer find `found`."""
     assert made.fallback is not None
     by_triton = bound.launching(made.fallback, made.again)
 
@@ -135,7 +135,7 @@ def direct_launch(
 
     Args:
         found: The kernel.
-        memory_holds: Whether values' memory is what the kernel was compiled for.
+        memory_holds: Whether the values' memory still matches what the kernel was compiled for.
         is_hooked: Whether user code runs between look-up and launch.
         made: Provides `fallback`, called if user code changed the call, and `again`, called if the grid is empty.
         otherwise: Called if anything else changed (see `docs/launcher.md`); a callable grid is evaluated before.

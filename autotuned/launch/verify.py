@@ -40,7 +40,7 @@ def turn_c_off(kernel: Launched, wrong: Sequence[str]) -> None:
 
 
 class Judge:
-    """Called by the C launcher before each launch, after hook and grid, with what it will pass to the driver.
+    """Called by the C launcher before each launch, after hook and grid, with the arguments for the driver.
 
     Compares that with the twin, and the binary with the one that Triton's look-up finds. Shipped binaries are not
     compared: they are in none of Triton's caches, and Triton would compile others.

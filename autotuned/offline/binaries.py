@@ -1,4 +1,4 @@
-"""Builds the compiled kernels that ship beside config files, from the files and the kernels' calls, without a GPU."""
+"""Builds the compiled kernels that ship with config files, from the files and the kernels' calls, without a GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build(
     given: Sequence[str] = (),
     device: str | None = None,
 ) -> BuildResult:
-    """Compile what the entries of config files need, and write it beside them.
+    """Compile the kernels that config files need, and write them next to the files.
 
     The calls (cases of the kernels, and recordings) determine the specializations, and the config file names the
     architecture, so no GPU is needed.
@@ -47,7 +47,7 @@ def build(
     Args:
         paths: Config files, or folders of them.
         given: Targets and recordings with the calls; by default kernels are imported by name.
-        device: Where tensors of cases are made; by default the GPU, or tensors without memory if there is none.
+        device: Where to create the tensors of cases; by default the GPU, else tensors without memory.
 
     Raises:
         ConfigFileError: There are no files, or one cannot be written.
@@ -97,7 +97,7 @@ class _File:
         made: dict[tuple[str, str], list[Built]] = {}
         for one in found:
             if one.tuned is None or isinstance(one.tuned, TunedFunction):
-                result.missing.append(getattr(one, "reason", "") or "it is no Triton kernel.")
+                result.missing.append(getattr(one, "reason", "") or "it is not a Triton kernel.")
             else:
                 self._of_kernel(one, config, result, made)
         result.missing += _unmet(config, set(made)) if made else ()
@@ -134,7 +134,7 @@ class _File:
         code = server.code(config.device)
         if code is None:
             result.missing.append(
-                "its code uses values known by one process alone: say in version= what of them matters."
+                "its code uses values that mean something in one process only: put what matters into version=."
             )
             return
         context = {"source": one.tuner.tunable.source, "environment": dict(code.environment), "version": code.version,
@@ -186,7 +186,7 @@ def _entries(one: Found, call: Call, groups: Sequence[tuple[str, Any]]) -> Itera
 
 
 def _live(one: Found, call: Call, entry: Entry) -> Any:
-    """The kernel's config of an entry; BinaryError if the kernel has it no more."""
+    """The kernel's config for an entry; BinaryError if the kernel no longer has it."""
     live = one.tuner.chooser.candidates(call)
     if entry.identity not in live:
         raise BinaryError(f"expected one of the kernel's configs, got {entry.identity}: tune again.", path="")

@@ -15,7 +15,7 @@ from autotuned.store import layout, records
 
 Session = Callable[[Options], TuneResult]
 
-# Why no more shapes are tuned, as the end of a sentence that has said what is lost between them.
+# Why no more shapes are tuned, as the end of a sentence about the loss between them.
 ENOUGH = f"that is at most {ranges.MEAN:.1%} in the mean and {ranges.WORST:.0%} in the worst case"
 NO_MORE, MANY = "no shape between them would tell more", f"{ranges.MOST} is the most for one group"
 TIME, NO_RECORDS = "the budget is used up, or it was interrupted", "no times of them are stored"
@@ -24,7 +24,7 @@ TIME, NO_RECORDS = "the budget is used up, or it was interrupted", "no times of 
 def run(options: Options, asked: Ranges, session: Session) -> TuneResult:
     """Tune the shapes of ranges in rounds.
 
-    The stored times decide which shapes come next, so the same command goes on where it ended.
+    The stored times decide which shapes come next, so the same command continues where it ended.
 
     Args:
         session: Tunes the wanted shapes.

@@ -24,9 +24,9 @@ from autotuned.store import records
 from autotuned.store.record import look_up
 from autotuned.typed_json import Json, canonical
 
-POLL_S = 2.0  # between two looks at the recording
+POLL_S = 2.0  # interval of checking the recording
 TELL_S = 60.0
-TURN_S = 30.0  # how long to go on measuring before newly recorded calls are sorted in
+TURN_S = 30.0  # how long to keep measuring before newly recorded calls are queued
 ENDS = 3  # failures in a row, with no call to blame, after which to give up
 BYTES_PER_US = 1e6  # assumed for a call unlike any measured one: 1 TB/s
 
@@ -84,10 +84,10 @@ def follow(
             the URL of a shared store, for all recordings that `push` put there; `-` for that of `AUTOTUNED_STORE`.
         files: Files that the recording names and may run; kernels of modules are imported by name.
         devices: As for `autotuned.tune`.
-        isolate: Likewise.
-        timeout_s: Likewise.
+        isolate: As for `autotuned.tune`.
+        timeout_s: As for `autotuned.tune`.
         progress: Called at the start and then once a minute.
-        stop: Set it to end after the current call. Ctrl-C ends at once and keeps what was measured.
+        stop: Set it to end after the current call. Ctrl-C ends at once and keeps the results.
 
     Raises:
         RecordingError: The recording cannot be read.
@@ -123,7 +123,7 @@ def _tail(calls: str | os.PathLike[str]) -> Tail | StoreTail:
 
 
 class _NewerError(Exception):
-    """New calls arrived: stop measuring and sort them in."""
+    """New calls arrived: stop measuring and queue them."""
 
 
 class _Follower(Observer):
@@ -141,7 +141,7 @@ class _Follower(Observer):
         self._tail, self._files, self._options, self._tell, self._stop = tail, files, options, tell, stop
         self._start = self._turn_began = time.monotonic()
         self._told = self._looked = 0.0
-        self._calls: dict[str, RecordedCall] = {}  # one for each key, by its digest, counted for all of the key
+        self._calls: dict[str, RecordedCall] = {}  # one per key, by digest, with the key's total count
         self._tried: set[str] = set()
         self._digests: dict[tuple[str, str], str] = {}  # by kernel and call as it is recorded
         self._doing: CaseResult | None = None
@@ -149,7 +149,7 @@ class _Follower(Observer):
         self._is_newer, self._ends = False, 0
 
     def run(self) -> None:
-        """Until it is stopped."""
+        """Measure until it is stopped."""
         while not self._stop.is_set():
             self._look()
             self._tick()
@@ -166,7 +166,7 @@ class _Follower(Observer):
     # -- the recording ----------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Read what was recorded since the last time."""
+        """Read the calls recorded since the last time."""
         self._looked = time.monotonic()
         is_newer = self._tail.look()
         if not self._tail.calls:
@@ -231,7 +231,7 @@ class _Follower(Observer):
         self._stop.wait(POLL_S)
 
     def _done(self, case: CaseResult) -> None:
-        """Do not try a case again; no case of a kernel that cannot be imported."""
+        """Do not try this case again, nor any case of a kernel that cannot be imported."""
         digest = self._digests.get((case.kernel, canonical(case.call)))
         if case.call is None:
             self._tried |= {digest for digest, call in self._calls.items() if call.kernel == case.kernel}

@@ -46,7 +46,7 @@ class Measurer:
     Args:
         cases: The session's cases, in which members of buckets are found.
         device: "cuda" or "interpreter".
-        force: Measure again what is stored.
+        force: Measure stored cases again.
         follows: The winner must beat what serves the call now (another context's choice, a rule's or the nearest
             shape's), not the untuned config.
 

@@ -95,7 +95,7 @@ def plan(
 
     Args:
         targets: As for `tune`.
-        force: What is stored would be measured again.
+        force: Stored cases would be measured again.
         cover: As for `tune`; plans only the first round, whose times decide the next.
 
     Raises:

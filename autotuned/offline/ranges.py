@@ -70,7 +70,7 @@ def checked(cover: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
             raise refused("cover", f"{name}: {text}")
         found[str(name)] = (pair[0], pair[1])
     if not found:
-        raise refused("cover", "expected the range of a size at least, such as M=1:8192, got none")
+        raise refused("cover", "expected at least one range of a size, such as M=1:8192, got none")
     if 2 ** sum(low < high for low, high in found.values()) > MOST:
         raise refused("cover", f"expected ranges whose ends are at most {MOST} calls, got {len(found)} ranges")
     return found

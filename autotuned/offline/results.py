@@ -130,7 +130,7 @@ class TuneResult:
         files: The config files written.
         interrupted: Whether Ctrl-C ended it.
         budget_s: The budget given.
-        binaries: The compiled kernels beside the files; None if not requested.
+        binaries: The files' compiled kernels; None if not requested.
         cover: What is known of the ranges of sizes; None if not requested.
     """
 
@@ -184,7 +184,7 @@ class BuiltFile:
     entries: int = 0  # how many have binaries now, of `of`
     variants: int = 0  # how many were built, `generic` of them without assumptions
     generic: int = 0
-    bytes: int = 0  # size of the file beside it
+    bytes: int = 0  # size of its file of binaries
     missing: list[str] = field(default_factory=list)  # entries or variants without binaries, and why, one line each
     is_foreign: bool = False  # whether it is not for an NVIDIA GPU, so that nothing can be compiled for it
 

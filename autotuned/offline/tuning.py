@@ -39,7 +39,7 @@ def tune(
 ) -> TuneResult:
     """`autotuned tune` from Python: measure every case of the targets, store the choices, and write config files.
 
-    Ctrl-C ends it early and returns what was measured so far. An exception that ends it has that result as its
+    Ctrl-C ends it early and returns the results so far. An exception that ends it has these results as its
     attribute `result`.
 
     Args:
@@ -48,8 +48,8 @@ def tune(
         out: Write config files into this folder; existing files are added to.
         devices: GPUs to tune on, a process each: "all", or comma-separated indices or UUIDs.
         budget_s: Limit for all cases together, in seconds; another run continues.
-        force: Measure again what is stored.
-        binaries: Compile what the config files of `out` need and write it beside them
+        force: Measure stored cases again.
+        binaries: Compile the kernels that the config files in `out` need, and write them next to these
             (docs/ship-without-a-compiler.md).
         progress: Receives progress.
         isolate: Measure in a process that can be killed; default on a GPU.

@@ -100,7 +100,7 @@ class Contest:
         error: Why the shipped choice did not run.
         beaten: Whether the untuned config is faster by more than a tie, also in a duel of the two.
         path: The config file.
-        near: The call whose choice it is, if that is the nearest shape; `RULE` for what a rule says.
+        near: The call whose choice it is, if that is the nearest shape; `RULE` for a rule's choice.
         untuned: Canonical form of the untuned config, and its conditions.
     """
 
@@ -258,7 +258,7 @@ def retime(tuner: Tuner, call: Call, live: Live, stays: str) -> tuple[str | None
 
 
 def drop(one: Contest) -> str:
-    """Stop a choice from serving a call for which the untuned config is faster; returns a line on what was done.
+    """Stop a choice from serving a call for which the untuned config is faster; returns a line about it.
 
     An entry of this very call is removed. A rule or the nearest shape stays right for other calls: this call gets an
     entry with the untuned config.
@@ -272,6 +272,6 @@ def drop(one: Contest) -> str:
         entry = Entry(one.key.call, form, rounded(one.default_us), 1.0, under)
         writer.ship(one.key, entry, path.parent.parent)
         whose = "a rule" if one.is_of_rule else "the nearest shape"
-        return f"{path}: this call gets what runs untuned, and no more the choice of {whose}"
+        return f"{path}: this call now gets the untuned config instead of the choice of {whose}"
     binary_files.take_out([one.key], path)
     return f"{path}: taken out"

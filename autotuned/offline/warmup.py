@@ -41,7 +41,7 @@ class PreparedCall:
 
 @dataclass
 class WarmupResult:
-    """The result of `warmup`, call by call; `binaries` are those beside config files, None if not requested."""
+    """The result of `warmup`, call by call; `binaries` are the config files' binaries, None if not requested."""
 
     calls: list[PreparedCall] = field(default_factory=list)
     binaries: BuildResult | None = None
@@ -69,7 +69,7 @@ def warmup(
     Args:
         recording: What `autotuned record` wrote.
         files: Files that it names and may run; kernels of modules are imported by name.
-        binaries: A folder of config files: also write the binaries for the calls beside them.
+        binaries: A folder of config files: also write the binaries for the calls next to them.
 
     Returns:
         What is ready, and why the rest is not.

@@ -100,7 +100,7 @@ class _Memories:
             self._reach(value)
 
     def _reach(self, descriptor: Any) -> None:
-        """Extend to what a descriptor reaches beyond its tensor, as one over a row reaches other rows."""
+        """Extend to memory that a descriptor reaches beyond its tensor, as one over a row reaches other rows."""
         base = descriptor.base
         span, start = self._spans[_place(base)], _address(base)
         end = start + tensors.elements(descriptor.shape, descriptor.strides) * base.itemsize

@@ -157,7 +157,7 @@ class Tail(Gathered):
         self._end, self._rest = 0, b""
 
     def look(self) -> bool:
-        """Read what is new; whether there was anything. A missing file counts as empty.
+        """Read new lines; returns whether there were any. A missing file counts as empty.
 
         Raises:
             RecordingError: It cannot be read.

@@ -26,14 +26,14 @@ log = logging.getLogger("autotuned")
 _ASKED_AGAIN_S = 60.0
 _MANY, _FEW = 100, 4  # keys asked for in one job: in one round trip, or in one each
 PATIENCE_S = 5.0  # longest wait for the lock around keeping; work under it takes milliseconds
-TRIES = 8  # attempts to replace what others replace at the same time
+TRIES = 8  # attempts to replace records that others replace at the same time
 Backend = Any  # `RedisServer` or `FileSystem`: each needs a package that may not be there
 Then = Callable[[Key, TuningRecord], Any]
-_REPLACES = "replaces"  # in the provenance of what was measured to replace the store's record: a random number
+_REPLACES = "replaces"  # in the provenance of a record measured to replace the store's: a random number
 
 
 class _Lease(NamedTuple):
-    """The right to search a key. Its token fences what is sent; a lost or ended lease is not renewed."""
+    """The right to search a key. Its token fences writes; a lost or expired lease is not renewed."""
 
     nonce: str
     token: int
@@ -61,7 +61,7 @@ class Asked:
 
 
 class Client:
-    """What this process asks and sends; whatever fails, the process goes on with the user's own store.
+    """Asks and writes the shared store for this process; after any failure the process uses only the user's store.
 
     Args:
         place: The store, and how it is used.
@@ -87,7 +87,7 @@ class Client:
         self._waits = True  # something may wait to be sent: from earlier processes, or since a pause
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child: it has no thread and no lease, and needs its own connection."""
+        """Start over in a forked child: it has no thread and no lease, and needs its own connection."""
         if os.getpid() != self._owner:
             self._opened = self._given
             self._begin()
@@ -160,7 +160,7 @@ class Client:
                 is_old = tries and disk.stamp(layout.record_path(key)) != stamps[name]
                 kept = None if is_old else self._adopt(key, found)
             if is_old:
-                again.append(key)  # what is on disk now may be newer
+                again.append(key)  # the file may be newer by now
             elif kept is not None:
                 changed.append(key)
                 if then is not None:
@@ -170,23 +170,23 @@ class Client:
         return changed + again
 
     def believed(self, digest: str, data: bytes | ValueError) -> TuningRecord | None:
-        """The record in the store's data for a key; None if it is not trusted, which is said once."""
+        """The record in the store's data for a key; None, with one warning, if it is not trusted."""
         try:
             if isinstance(data, ValueError):
                 raise StoreError(str(data))
             return self.place.load(digest, data)
         except StoreError as error:
-            message = "the shared store %s: what it has is not used (%s); this is said once."
+            message = "the shared store %s: some of its contents are ignored (%s); this is logged once."
             env.warn_once("unverified", message, self.where, self.place.scrubbed(error), said=self._said)
             return None
 
     def _adopt(self, key: Key, found: TuningRecord, is_later: bool = False) -> TuningRecord | None:
-        """Keep a record from the store in the user's, if it differs; what was measured here stays if better.
+        """Copy a record to the user's store, if it differs; a better one measured here stays.
 
         Args:
             key: Of the record.
             found: The store's record.
-            is_later: It replaces what was measured here, however well.
+            is_later: It replaces a record measured here, even a better one.
 
         Returns:
             The record that was kept; None if nothing changed.
@@ -250,7 +250,7 @@ class Client:
             self._worker.submit("", lambda: None, LATER)
 
     def drain(self) -> None:
-        """Send what is waiting, and release the leases of ended searches."""
+        """Send waiting records, and release the leases of ended searches."""
         if not self.place.read_only:
             for digest in {*outbox.digests(self._box), *self._unsent}:
                 self._worker.submit("write", partial(self._send, digest), LATER)
@@ -326,7 +326,7 @@ class Client:
         return self._worker.submit("", lambda: None, LATER + 1).wait(seconds)
 
     def close(self) -> None:
-        """Send what is waiting, for at most 2 s, and disconnect."""
+        """Send waiting records, for at most 2 s, and disconnect."""
         end = time.monotonic() + ending.EXIT_S
         self.flush(ending.EXIT_S)
         self._worker.close(max(0.0, end - time.monotonic()))
@@ -339,7 +339,7 @@ class Client:
 
         Returns:
             Whether the user's store has a new record, and who searches: "" for this process, None if nobody was asked
-            (there was a record, there are no leases, or the store is away).
+            (there was a record, there are no leases, or the store is down).
         """
         digest, nonce, thread = key.digest, os.urandom(8).hex(), threading.get_ident()
 
@@ -353,7 +353,7 @@ class Client:
             except Exception as error:  # a server that may be read and not written
                 self._worker.pause("write", error)
                 return False, None
-            # Once more: whoever had the lease until now may have written meanwhile.
+            # Look again: the previous holder of the lease may have written meanwhile.
             return bool(not who and self._fetch([key])), who
 
         return self._wait(ask) or (False, None)
@@ -380,7 +380,7 @@ class Client:
         if not self._worker.is_away("write"):
             try:
                 self._let_go(digest)
-            except Exception as error:  # it is let go of after the pause
+            except Exception as error:  # it is released after the pause
                 self._worker.pause("write", error)
 
     def _let_go(self, digest: str) -> None:
@@ -392,7 +392,7 @@ class Client:
     # -- between jobs --------------------------------------------------------------------------------------------
 
     def _idle(self) -> float | None:
-        """Renew leases and send what is waiting; returns the seconds until there is more to do."""
+        """Renew leases and send waiting records; returns the seconds until there is more to do."""
         now, is_away = time.monotonic(), self._worker.is_away("write")
         for digest, lease in list(self._leases.items()):  # also in a pause, which may be longer than they last
             if lease.due <= now:

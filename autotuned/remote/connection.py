@@ -24,7 +24,7 @@ class Connection:
         env.connected.append(client)
 
     def close(self) -> None:
-        """Send what is waiting, for at most 2 s, and stop using the store."""
+        """Send waiting records, for at most 2 s, and stop using the store."""
         if self.client in env.connected:
             env.connected.remove(self.client)
             self.client.close()
@@ -58,7 +58,7 @@ def connect(
     Args:
         url: `redis://`, `rediss://`, or what fsspec opens, such as `s3://bucket/folder` or `file:///mnt/shared`.
         namespace: Keeps users of one server apart; default: what follows a `#` in the URL, else "default".
-        key: Signs what is sent; anything not signed with it is ignored. Default: `AUTOTUNED_STORE_KEY`.
+        key: Signs everything sent; anything not signed with it is ignored. Default: `AUTOTUNED_STORE_KEY`.
         read_only: Send nothing; `AUTOTUNED_STORE_READ_ONLY=1` says so for every store.
         wait_s: Longest time in seconds that a call waits instead of searching.
         lease_s: Seconds after which the lease of a dead host ends.
@@ -105,7 +105,7 @@ def store() -> Client | None:
 
 
 def of_environment() -> Client | None:
-    """The store that `AUTOTUNED_STORE` names; None without one, or if it cannot be used, which is said once."""
+    """The store that `AUTOTUNED_STORE` names; None without one, or, with one warning, if it cannot be used."""
     url = env.store_url()
     if not url:
         return None

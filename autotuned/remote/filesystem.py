@@ -17,7 +17,7 @@ from autotuned.remote.place import Place, bounded
 from autotuned.store import locks
 
 TIMEOUT_S = 5.0
-_LOCK_S = 5.0  # a write takes milliseconds; after this wait it goes on without the lock
+_LOCK_S = 5.0  # a write takes milliseconds; after this wait it proceeds without the lock
 
 
 class FileSystem:
@@ -113,7 +113,7 @@ class FileSystem:
         except OSError as error:
             if error.errno != errno.EINVAL or self._fs.info(path)["size"]:
                 raise
-            data = b""  # S3 has no part of what is empty
+            data = b""  # S3 has no ranges of empty objects
         return bounded(name, data, most), seen
 
     def read_all(self, names: list[str], most: int) -> Iterator[tuple[str, bytes | ValueError | None]]:
@@ -206,6 +206,6 @@ def _is_conflict(error: OSError) -> bool:
     return any(word in words for word in ("PreconditionFailed", "ConditionalRequestConflict", "pre-conditions", "412"))
 
 
-# Once, and soon given up: whoever needs it goes on by itself.
+# One attempt with short timeouts: callers can proceed without it.
 _S3 = {"config_kwargs": {"connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S, "retries": {"max_attempts": 1}}}
 _OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}

@@ -61,7 +61,7 @@ def _salt(path: Path) -> bytes:
             time.sleep(0.001)  # its maker is about to write it
             continue
         break
-    with contextlib.suppress(OSError):  # its maker was killed, or something else lies there
+    with contextlib.suppress(OSError):  # its creator was killed, or something else is there
         disk.write_bytes(path, made)
     return made
 

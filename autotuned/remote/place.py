@@ -65,7 +65,7 @@ class Place(Frozen):
     @property
     def identity(self) -> str:
         """Identifies the store. Passwords and the signing key are left out: they change while the store stays."""
-        from urllib.parse import parse_qsl  # here: only what is sent asks
+        from urllib.parse import parse_qsl  # imported here: needed only to send
 
         users, at, rest = self.url.rpartition("@")
         rest, _, query = rest.partition("?")
@@ -203,7 +203,7 @@ def place(
 
 
 def _no_url(text: str) -> str:
-    """What came in place of a URL: a path with the URL that it stands for; of anything else only what is no secret."""
+    """A value given instead of a URL: a path with its URL; of anything else only the parts that are not secret."""
     is_path = text.startswith(("/", "./", "../", "~")) or os.path.isdir(text)
     if is_path and not set("@?#") & set(text):
         url = f"file://{os.path.abspath(os.path.expanduser(text))}"

@@ -16,7 +16,7 @@ _BATCH = 100
 
 # One lease of a name: had, renewed, or in another's hands. Its fencing token is larger than that of any lease before,
 # also where the server has forgotten all of them.
-# A lease that was lost is renewed only if nobody has written since, and with the token that it had. What is no string,
+# Renew a lost lease only if nobody has written since, and with its old token. A value that is not a string,
 # is empty, or has a token of another day's future was not put there by us.
 _KNOWN = """
 local function text(key)
@@ -46,7 +46,7 @@ return {{1, token}}
 _RELEASE = f"""{_KNOWN}
 if string.sub(text(KEYS[1]), 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then redis.call('DEL', KEYS[1]) end
 """
-# Replace what was seen; not what a later lease has written.
+# Replace the value seen, but not one written under a later lease.
 _WRITE = f"""{_KNOWN}
 local old, fence = text(KEYS[1]), tonumber(ARGV[3])
 local last = ARGV[4] == '1' and fence_of(old) or 0
@@ -101,7 +101,7 @@ class RedisServer:
         """Content and its version; None and "" if there is none.
 
         Raises:
-            ValueError: It is larger than `most` bytes, and no more are read.
+            ValueError: It is larger than `most` bytes, the most that are read.
         """
         try:
             return self._opened(name, self._client.getrange(self._prefix + name, 0, FENCE_DIGITS + most), most)
@@ -196,7 +196,7 @@ class RedisServer:
 
 
 def _is_no_string(error: Exception) -> bool:
-    """Whether a list, a hash or the like is stored there: it counts as missing and is replaced."""
+    """Whether a list, hash or other non-string is stored there; it counts as missing and is replaced."""
     return str(error).startswith("WRONGTYPE")
 
 

@@ -64,7 +64,7 @@ class Worker:
                 thread = threading.Thread(target=self._run, name="autotuned-store", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # no more threads, or the process is ending: let nobody wait
+                except RuntimeError:  # no thread can start, or the process is exiting: let nobody wait
                     job.end()
                     return job
                 self._thread = thread
@@ -115,7 +115,7 @@ class Worker:
             if not self.is_away(job.kind):
                 job.result = job.action()
                 self._away.pop(job.kind, None)
-        except Exception as error:  # any error of client, server or disk: launches go on without the store
+        except Exception as error:  # any error of client, server or disk: launches continue without the store
             self.pause(job.kind, error)
         finally:
             job.end()

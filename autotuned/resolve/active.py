@@ -31,7 +31,7 @@ if TYPE_CHECKING:
             """Digests of the keys whose newer choice every rank has ready."""
 
     class Recorder(Protocol):
-        """Writes calls down, see `autotuned.record`."""
+        """Records calls, see `autotuned.record`."""
 
         path: Path
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
             """A bound launch that records its calls."""
 
 
-# Kept here, since most processes never import what fills them.
+# Kept here, since most processes never import the modules that fill them.
 agreements: list[Agreement] = []  # the last one is in force
 recorders: list[Recorder] = []  # likewise
 _on_change: list[Callable[[], None]] = []

@@ -37,7 +37,7 @@ class Untuned:
 
 
 def say_untuned(kernels: Sequence[Untuned]) -> None:
-    """At the end of a process, say how many more keys ran untuned."""
+    """At exit, log how many more keys ran untuned."""
     counts = [len(kernel) for kernel in kernels if len(kernel)]
     if sum(counts) > len(counts):
         message = "%s%d keys of %d kernel%s ran untuned. `autotuned record` and `autotuned list --missing` name them."
@@ -45,7 +45,7 @@ def say_untuned(kernels: Sequence[Untuned]) -> None:
 
 
 def advice(keys: Sequence[Key]) -> str:
-    """What varies most among keys of a kernel, and what to do about it."""
+    """A warning about what varies most among a kernel's keys, and how to avoid it."""
     seen: dict[str, dict[str, Json]] = {}
     for key in keys:
         for path, value in _values(key.call):
@@ -54,8 +54,8 @@ def advice(keys: Sequence[Key]) -> str:
     values = list(seen.get(path, {}).values())
     what, hint = _remedy(path, values)
     return (
-        f"`{keys[-1].kernel}`: {len(keys)} different keys in a short time, each of them tuned; what varies most is "
-        f"{what} ({len(values)} values). {hint}"
+        f"`{keys[-1].kernel}`: {len(keys)} different keys in a short time, each of them tuned; "
+        f"{what} varies most ({len(values)} values). {hint}"
     )
 
 
@@ -69,7 +69,7 @@ def _remedy(path: str, values: Sequence[Json]) -> tuple[str, str]:
         return f"argument {argument!r}", _bucket(argument, values)
     if field == "shape":
         return f"the shape of {argument!r}", _bucket(argument, [size for shape in values for size in shape])
-    return path or "nothing in the call", "Leave what does not matter for the choice out of key=."
+    return path or "nothing in the call", "Leave arguments that do not affect the choice out of key=."
 
 
 def _bucket(argument: str, values: Sequence[Json]) -> str:

@@ -96,7 +96,7 @@ class Chooser:
         return self._launching(call, self._unlaunched(call))
 
     def _unlaunched(self, call: Call) -> Live:
-        """The candidates before the grid is asked which of them it launches."""
+        """The candidates, including those whose grid is empty."""
         if self.narrows:
             live = self._offering.left(call)
         else:
@@ -151,7 +151,7 @@ class Chooser:
         if question is not None:
             choice, asked = self.answer(question), (question.key, question.needed)
         assert choice is not None
-        # A signature does not say which configs the grid left out, so do not bind such a choice.
+        # A signature does not say which configs have an empty grid, so do not bind such a choice.
         return Chosen(call, choice if live.whole else choice.replace(lasting=False), live, *asked)
 
     def _allowed(self, call: Call, pinned: Any, warns: bool = True) -> Any:
@@ -166,7 +166,7 @@ class Chooser:
         return None
 
     def _without_key(self, call: Call, live: Candidates, mode: str, pinned: Any) -> Choice | None:
-        """The choice if none needs to be looked up."""
+        """The choice if no look-up is needed."""
         if pinned is not None:
             return Choice(pinned, Origin.TABLE, where="pinned in .cache")
         if len(live) == 1:
@@ -176,7 +176,7 @@ class Chooser:
     def _ready_first(self, call: Call, mode: str, where: Device) -> tuple[Live, Choice | None]:
         """The candidates, and the `_ready` choice among them.
 
-        A callable grid is asked about that choice only: which others it launches does not matter then, and asking runs
+        A callable grid is evaluated for that choice only: the others do not matter then, and evaluating it runs
         the user's code for each.
         """
         if not callable(call.grid) or self.state.options.declared is not None or self.options.check is not None:
@@ -192,7 +192,7 @@ class Chooser:
     def _ready(self, call: Call, live: Live, mode: str, where: Device) -> Choice | None:
         """A choice shipped with a compiled kernel, if no other origin comes first; needs no key.
 
-        So a start that compiles nothing does not wait for the toolchain's hash, which reads all of Triton.
+        So a start without compilations does not wait for the toolchain's hash, which reads all of Triton.
         """
         state, options = self.state, self.state.options
         if mode not in ("auto", "serve", "strict") or state.is_busy or active.agreements or not options.stored:
@@ -279,7 +279,7 @@ class Chooser:
             return self.state.remember(question.key, known)
 
     def is_enough(self, known: Choice, question: Question) -> bool:
-        """Whether to take a choice although some candidates are not measured."""
+        """Whether to use a choice although some candidates are not measured."""
         if question.is_answered_by(known) or not self._may_search(question) or is_sealed():
             return True
         tried = question.live.keys() <= known.tried and getattr(question.live, "is_listed", True)
@@ -333,7 +333,7 @@ class Chooser:
         if choice is None:
             return Look(None, "absent")
         if question.force or (question.mode == "search" and choice.origin is not Origin.SEARCH):
-            return Look(None, "mode", "what is known is measured again")
+            return Look(None, "mode", "known choices are measured again")
         if choice.conditions is not None and (lack := conditions.lack(choice.conditions, question.needed)):
             return Look(None, "weaker conditions", f"measured {lack}")
         found = self._for_these(choice, question)
@@ -360,7 +360,7 @@ class Chooser:
         return fallback.default(self.tunable, said[0] if said else self._offering.default_for(call, live), call, live)
 
     def _for_now(self, question: Question) -> Choice:
-        """An untuned choice that is not kept: memory is short, or there is nothing to launch."""
+        """An untuned choice that is not kept: memory is short, or the grid is empty."""
         untuned = self.first_that_compiles if self.options.default is None else self.default
         return untuned(question.call, question.live).replace(lasting=False)
 

@@ -53,7 +53,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Step:
-    """A place that was asked: whether it answered, and what it said."""
+    """A place that was asked, whether it answered, and why."""
 
     place: str
     answered: bool
@@ -273,7 +273,7 @@ def of_call(
         problem = "new configs"
     if kept and env.has_store():
         when = "first" if ending in (None, Origin.SEARCH) else "in the background"
-        notes += (f"the shared store is asked {when}: what it has is not looked at here",)
+        notes += (f"the shared store is asked {when}: explain does not read it",)
     answer = "error" if ending is None else WORDS[ending]
     sealed = " and the seal" if ending is None and sealing.forbids() else ""
     steps.append(Step(answer, True, f"mode {mode}{sealed}"))
@@ -349,14 +349,14 @@ PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [
 
 
 def weaker(places: Iterable[Place], key: Key, live: Candidates) -> str:
-    """What the stored choice of a key lacks; "" if there is none, or it does not serve for another reason."""
+    """Conditions that a key's stored choice lacks; "" without a choice, or if it fails for another reason."""
     looks = (look(key, live) for _, look in places)
     seen = next((seen for seen in looks if seen.problem == "weaker conditions"), None)
     return "" if seen is None else f"the stored choice{f' in {seen.path}' if seen.path else ''} was {seen.detail}"
 
 
 def not_tuned(key: Key, why: str, lack: str = "") -> NotTunedError:
-    """The error for a call that may not be searched for; `lack`: what its stored choice lacks, "" if there is none."""
+    """The error for a call without a choice; `lack`: conditions that its stored choice lacks, or ""."""
     found = "one that was measured under weaker conditions" if lack else "none"
     return NotTunedError(
         f"`{key.kernel}`: expected a tuned choice for key {key.digest[:12]}, found {found}, and {why}; "

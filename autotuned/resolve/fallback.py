@@ -1,4 +1,4 @@
-"""What a call gets if nothing is known or searched: `default=`, the first config that compiles, an error."""
+"""The outcome of a call without a known choice or a search: `default=`, the first config that compiles, an error."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
     if found is None:
         found = next(iter(live.values()))
     _check(tunable, found)
-    if len(live) and not tunable.launches(call, found):  # its grid is empty: take one whose grid is not
+    if len(live) and not tunable.launches(call, found):  # its grid is empty: use one whose grid is not
         others = (config for config in live.values() if tunable.launches(call, config))
         if (instead := next(others, None)) is not None:
             return Choice(instead, Origin.DEFAULT, lasting=False)
@@ -61,7 +61,7 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
 
 
 def candidate(tunable: Tunable, live: Live, ask: Callable[[], Any], allows: Callable[[Any], bool]) -> Any:
-    """What `default=` gives, if it may be a candidate; otherwise None, with the reason in `live`."""
+    """The config of `default=`, if it may be a candidate; otherwise None, with the reason in `live`."""
     try:
         found = ask()
         live.said = (found,)

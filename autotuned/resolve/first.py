@@ -1,4 +1,4 @@
-"""The first launch of a shipped binary, by what is bound for it."""
+"""The first launch of a shipped binary, through its bound launch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ else:
 
 
 def launch_bound(tuner: Any, chosen: Chosen, binary: Any, start: float) -> Any:
-    """Bind a shipped binary, and launch what is bound: what guards later launches guards the first.
+    """Bind a shipped binary and launch it, so that the guards of later launches apply to the first.
 
     `binary` may be None: it is looked up after the grid was asked. Returns None and launches nothing if none is found.
 
@@ -25,7 +25,7 @@ def launch_bound(tuner: Any, chosen: Chosen, binary: Any, start: float) -> Any:
     call, choice, server = chosen.call, chosen.choice, tuner.chooser.shipped.server
     values, in_c, is_asked = tuple(call.arguments.values()), tuner.launcher.in_c, callable(call.grid)
     arguments, sizes = server.sized(call, choice.config, was_asked=True)
-    if is_asked or binary is None:  # a grid may have changed what the binary is for
+    if is_asked or binary is None:  # a grid may have changed what the binary was compiled for
         binary = server.load(call, choice.config, is_fresh=not is_asked and chosen.key is None)  # by `Chooser._ready`
         if binary is None:
             return None

@@ -86,7 +86,7 @@ class Offering:
         """Whether a call may use a config from outside the list: a pin, or `default=`.
 
         Asks the pruner about the list with this config in it, and a callable list whether it has it. A `perf_model`
-        does not count: what it drops is slow, not wrong.
+        does not count: the configs it drops are slow, not wrong.
         """
         early, identity = self.options.pruner().early, self.state.identity(config)
         if identity in live or (early is None and (self.options.computed is None or self.options.declared)):

@@ -17,7 +17,7 @@ from autotuned.store.record import TuningRecord, look_up
 if TYPE_CHECKING:
     from autotuned.space.declared import Declared
 
-HANDFUL = 5  # so many of the fastest of a list, and the one in the middle, are measured first
+HANDFUL = 5  # measure this many of a list's fastest configs, and its median one, first
 SPREAD, SURE = 0.03, 3.0  # least standard deviation of the ratio to the other device's times; how many of them decide
 NEAREST = 4  # records to read: those of the calls that differ least
 ENTRIES = 16  # choices of config files to use

@@ -1,4 +1,4 @@
-"""What the chooser is asked, the decorator's options, the context, and what a process knows of a tuned function."""
+"""The chooser's requests, the decorator's options, the context, and a process's state of a tuned function."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Options(Frozen):
     within: Within | None = None  # loss allowed for a rule; None to follow the folders' policies
     members: int = 1  # number of calls of a bucket to tune on, if known
     members_by: str = "mean"  # "mean" or "worst" over them
-    objective: str = "kernel"  # what is measured, "kernel" or "call"
+    objective: str = "kernel"  # measure "kernel" or "call"
     usual: str = "kernel"  # the default
     patience: float = 1.0  # share of the usual wait for calm after a noisy race, and of launches that part ties
 
@@ -89,7 +89,7 @@ class Options(Frozen):
 
     @cached_property
     def trial(self) -> dict[str, Json]:
-        """The part of the key that says what is timed, without defaults.
+        """The key's `trial`: what is timed, without defaults.
 
         Computed once, at decoration: state that a benchmark or hook accumulates is not part of it.
         """
@@ -129,7 +129,7 @@ OWN_TIMER = "race-1"
 
 
 def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks, objective: str = "") -> dict[str, Json]:
-    """The part of a key that says what is timed and how, without defaults."""
+    """A key's `trial`: what is timed and how, without defaults."""
     part: dict[str, Json] = {} if do_bench is None else {"timer": digest(opaque.bench_of(do_bench))[:16]}
     if objective:
         part["objective"] = objective
@@ -166,7 +166,7 @@ class Question(Frozen):
     needed: Conditions = Conditions()  # conditions under which a choice must have been measured
     launches: bool = True  # whether its grid is not empty; otherwise there is nothing to measure
     narrowed: bool = False  # whether other calls of the key may have other candidates
-    again: bool = False  # measure again what was noisy, and compare with the untuned config what never was
+    again: bool = False  # repeat noisy choices, and compare those with the untuned config that never were
     members: tuple[Member, ...] = ()  # the calls to choose for, this one included, if there are several
 
     def is_answered_by(self, known: Choice) -> bool:
@@ -224,7 +224,7 @@ class Question(Frozen):
 
 
 class Chosen(Frozen):
-    """A call with its choice, and what it was chosen by, so that it can be bound anew."""
+    """A call with its choice and the reason for it, so that it can be bound again."""
 
     call: Call
     choice: Choice
@@ -278,7 +278,7 @@ class Context:
     def without_toolchain(self, where: Device) -> dict[str, Json]:
         """The context without the toolchain, which takes reading and hashing; the same object while equal."""
         tunable = self._tunable
-        source = tunable.source  # which finds what is `opaque`
+        source = tunable.source  # this finds the `opaque` values
         now = where, tunable.environment(), source, [id(value) for _, value in tunable.opaque]
         latest = self._latest_part  # read once: another thread may replace it
         if now != latest[0]:
@@ -380,7 +380,7 @@ class State:
         return configs.identity(config, self.tunable.name, spell)
 
     def listed(self, given: list[Any]) -> tuple[Live, frozenset[str]]:
-        """The candidates in a list and the names that they set, made anew if the list or one of its configs changed."""
+        """The candidates in a list and the names that they set, rebuilt if the list or one of its configs changed."""
         known = self._listed  # read once: another thread may replace it
         then = known[0][1] if known[0] is not None else None
         try:

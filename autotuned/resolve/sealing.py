@@ -1,4 +1,4 @@
-"""The seal: afterwards a search or a compilation is an error or a warning that says what was missing."""
+"""The seal: a search or compilation under it is an error or warning that says what was missing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Sealed:
                 break
 
 
-# Process-wide, since autograd launches on threads of its own.
+# Process-wide, since autograd launches on its own threads.
 _seals: list[Seal] = []
 _lifted: list[bool] = []  # whether `unseal` lifted AUTOTUNED_SEAL
 
@@ -109,7 +109,7 @@ def forbids() -> bool:
 
 
 def refused_search(key: Key, lack: str) -> SealedError:
-    """The error of a call that needs a search; `lack`: what its stored choice lacks, "" if there is none."""
+    """The error of a call that needs a search; `lack`: conditions that its stored choice lacks, or ""."""
     reason = lack or "nothing is stored or shipped for it"
     return _refusal("search", key.kernel, words.call_words(key.call), reason, TUNE, key.digest)
 

@@ -1,4 +1,4 @@
-"""Runs a search for the chooser: use what earlier searches left, measure the rest, store the result."""
+"""Runs a search for the chooser: reuse earlier timings, measure the rest, store the result."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ else:  # only for declared spaces: importing NumPy takes as long as all else
 log = logging.getLogger("autotuned")
 
 COUNT, WINDOW_S = 16, 60.0  # kernels have a handful of problems; more in a minute is a changing shape
-LONG = 16  # a list of at least so many configs is ordered by what another device measured
-LISTS = 16  # of one key that a record keeps in mind: those of calls that pruners narrow
+LONG = 16  # order a list of at least this many configs by another device's times
+LISTS = 16  # lists per key that a record remembers, from calls whose pruners narrow the list
 LIKELY = 3
 LIKELY_READ = 100  # records on disk to read, in arbitrary order; each once per process
 
@@ -70,7 +70,7 @@ class Searcher:
         self._is_said = False  # that there are too many
 
     def search(self, question: Question) -> Choice | None:
-        """Measure what is unknown and store it; returns the choice, or None if memory is short.
+        """Measure unknown configs and store the result; returns the choice, or None if out of memory.
 
         Raises:
             AllConfigsFailedError: No config can be used.
@@ -130,7 +130,7 @@ class Searcher:
             unraced = question.unraced(earlier)
             known = {name: timing for name, timing in known.items() if name not in unraced}
         fit = excluded.without(key.digest, question.live)
-        # By times alone: it is checked again, since a reference must judge more than one config.
+        # By times alone; it is checked again, since a reference must judge more than one config.
         incumbent = sources.best(earlier, fit, Conditions(())) if earlier is not None else None
         is_one = incumbent in known and known[incumbent].usable
         return _Left(saved, earlier, restore, known, incumbent if is_one else None, journal)
@@ -141,14 +141,14 @@ class Searcher:
         """Earlier timings taken with the same arguments restored, as this call's check sees them."""
         enough = earlier if earlier is not None and earlier.conditions.restore == restore else None
         if enough is not None and enough.members and enough.winner is None:
-            enough = None  # unfinished search over several calls: its times are those of no single call
+            enough = None  # an unfinished search over several calls: its times belong to no single call
         own = {timing.identity: timing for timing in enough.timings} if enough is not None else {}
         found = records.resumable(question.key, enough, restore) if is_stored else own
         seen = ((name, as_seen(timing, question.needed)) for name, timing in found.items())
         return {name: timing for name, timing in seen if timing is not None}
 
     def _earlier(self, question: Question, is_stored: bool) -> TuningRecord | None:
-        """The record of the key, or what this process remembers of it."""
+        """The key's record, from the store or this process's memory."""
         if is_stored:
             return records.read_of(question.key)
         own = self._state.choices.get(question.key)
@@ -203,13 +203,13 @@ class Searcher:
         return question.live
 
     def _ranked(self, question: Question, left: _Left) -> priors.Ranked | None:
-        """A strategy for a list that another device has measured, if it may end before all are."""
+        """A strategy for a list that another device has measured, if it may end before all configs are."""
         if len(question.live) < LONG or question.force or question.members or not self._state.keeps(question.key):
             return None
         return priors.of_list(question.key, question.live)
 
     def _source(self, question: Question, live: declared.Declared, earlier: TuningRecord | None) -> batches.Source:
-        """Source of a space's configs, with what was measured under other conditions."""
+        """Source of a space's configs, with times measured under other conditions."""
         declaration = self._state.options.declared
         assert declaration is not None
         prior = priors.of(question.key, live, self._state.keeps(question.key))
@@ -229,7 +229,7 @@ class Searcher:
         """Log how a key differs from the nearest stored one, and warn of too many keys."""
         if log.isEnabledFor(logging.INFO):
             log.info("`%s` %s: %s", key.kernel, key.digest[:12], explain.nearest_words(key))
-        now_s = time.monotonic() - self._state.search_s  # without searches: what counts is how the program calls
+        now_s = time.monotonic() - self._state.search_s  # excluding searches: only the program's call rate counts
         if any(key == noted for _, noted in self._latest):  # as in mode "search"
             return
         self._latest.append((now_s, key))
@@ -313,7 +313,7 @@ class Searcher:
         }
         best, quality = race.pick(samples_us, question.untuned) if samples_us else (won.identity, result.quality)
         if best not in timings or (best in question.live and won.status == "ok"):
-            return result  # the race knows more than the record kept
+            return result  # the race has more information than the record
         chosen = timings[best]
         under = result.conditions.replace(checks=chosen.passed)
         return result.replace(winner=chosen.config, median_us=chosen.median_us, quality=quality, conditions=under)

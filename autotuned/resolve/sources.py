@@ -91,7 +91,7 @@ def look_at_record(key: Key, candidates: Candidates, needed: Conditions, below: 
     winner = best(found, candidates, needed)
     if winner is None and best(found, candidates, needed.replace(checks=())) is not None:
         return Look(None, "weaker conditions", f"measured {conditions.lack(found.conditions, needed)}", seen.path)
-    if winner is None:  # without a path: no warning, since a search follows
+    if winner is None:  # no path, so no warning, since a search follows
         problem = "config gone" if found.winner else "absent"
         return Look(None, problem, f"{seen.path} has none of the configs of this call")
     chosen = Choice(candidates[winner], Origin.STORE, found, where=seen.path, conditions=under(found, winner))
@@ -99,7 +99,7 @@ def look_at_record(key: Key, candidates: Candidates, needed: Conditions, below: 
 
 
 def under(found: TuningRecord, identity: str) -> Conditions:
-    """What one of a record's configs was measured under."""
+    """The conditions that one of a record's configs was measured under."""
     timing = next((timing for timing in found.timings if timing.identity == identity), None)
     return found.conditions if timing is None else found.conditions.replace(checks=timing.passed)
 
@@ -169,7 +169,7 @@ def places(
     """Places of a stored choice, in order; `explain` walks the same list.
 
     Args:
-        strict: Nothing that a policy does not accept, and no nearest shape.
+        strict: Only choices that a policy accepts, and no nearest shape.
         exact: Only the same call in the same context.
         factors: Axes on which a neighbour may serve, with the distance allowed.
         needed: Conditions under which the choice must have been measured.

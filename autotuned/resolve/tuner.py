@@ -86,7 +86,7 @@ class Tuner:
         self.chooser = Chooser(tunable, options, self._learn, on_written)
         self.on_choice, self._pinned = on_choice, pinned
         self.bind_failed = False
-        self._compared: set[Any] = set()  # kinds of launches in C that the twin agreed with
+        self._compared: set[Any] = set()  # kinds of launches for which C and the Python twin agreed
         self.misses = 0
         self._rebuild(self.chooser.state.listed(options.configs())[1])
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
@@ -126,9 +126,9 @@ class Tuner:
             self._rebuild(self.tuned | tuned)
 
     def _count_exactly(self) -> None:
-        """Let calls share an entry only if they agree in all that decided which configs they may use.
+        """Let calls share an entry only if they agree in everything that decided which configs they may use.
 
-        Existing entries stay valid: what was read for them was compared exactly, and what was not read did not decide.
+        Existing entries stay valid: values read for them were compared exactly, and others did not affect the choice.
         """
         if not self.chooser.seen <= self._exact:
             self._rebuild(self.tuned)
@@ -148,7 +148,7 @@ class Tuner:
 
         Raises:
             CallError: They do not fit the signature.
-            ValueError: They set what the configs set.
+            ValueError: They set values that the configs set.
         """
         made = self.options.computed is not None or self.options.pruner().early is not None  # configs may set more
         if values and not made and codegen.Missing not in {*map(type, values)}:
@@ -199,7 +199,7 @@ class Tuner:
         return self._answer(call, self._compile, search)[1]
 
     def _answer(self, call: Call, act: Callable[[Chosen], Any], search: bool = True) -> tuple[Choice, Any]:
-        """Choose, and call `act` with the choice; returns both."""
+        """Choose, and call `act` with the choice; returns both results."""
         self._refuse_without_tensor(call)
         while True:
             chosen = self.chooser.choose(call, self._pinned(call), search)
@@ -216,7 +216,7 @@ class Tuner:
                 raise
 
     def _asked(self, chosen: Chosen) -> AbstractContextManager[None]:
-        """Tells the seal what is compiled, if there ever was one."""
+        """Reports compilations to the seal, if there ever was one."""
         if not may_be_sealed():
             return nullcontext()
         asked = partial(self.chooser.shipped.asked, chosen.call, chosen.choice, self.chooser.part)
@@ -239,7 +239,7 @@ class Tuner:
             force: Measure again whatever is stored.
             observer: Called with a search's progress. `budget_s`: seconds; the decorator's if that is less.
             without: Configs to leave out, as text: a recorded call has no grid for them.
-            again: Measure again what was noisy.
+            again: Measure noisy choices again.
             members: Calls of the key to choose for. `served`: identity of the config to beat.
         """
         self._refuse_without_tensor(call)
@@ -311,7 +311,7 @@ class Tuner:
         return isinstance(self.tunable, TunableKernel) and self.tunable.bindable
 
     def _compiled_for(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What a direct launch relies on, and user code may change within the first launch."""
+        """State that a direct launch relies on, and that user code may change during the first launch."""
         return (compiled.compiled_for(values), compiled.surroundings()) if self._is_bindable else ()
 
     def _compile(self, chosen: Chosen) -> Any:
@@ -370,14 +370,14 @@ class Tuner:
         return not wrong
 
     def _used(self, ready: bound.Bound, use: Chosen | None) -> bound.Bound:
-        """A launch for the table: recorded, and with what it was chosen for."""
+        """A launch for the table: recorded, and with the request that it was chosen for."""
         if active.recorders:
             ready = active.recorders[-1].watched(self, ready)
         ready.use = use
         return ready
 
     def bound_anew(self, chosen: Chosen) -> bound.Bound:
-        """Bind what is bound to another choice: compile or load it now, without adding it to the table."""
+        """Bind an entry's calls to another choice: compile or load it now, without adding it to the table."""
         call, config = chosen.call, chosen.choice.config
         with self._asked(chosen):
             result = self._compiled(call, chosen.choice)

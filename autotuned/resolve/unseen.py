@@ -111,7 +111,7 @@ class Families:
         return bound
 
     def add(self, call: Call, bound: Bound) -> None:
-        """Add what was bound for a call that a rule answered, for other calls of its family."""
+        """Add the launch bound for a call that a rule answered, for other calls of its family."""
         options, chooser = self._tuner.options, self._tuner.chooser
         if chooser.narrows or self._spec.functions or self._spec.buckets or active.recorders or active.agreements:
             return  # user code or others must see each call

@@ -57,8 +57,8 @@ def correction(
     """Correct bounds by calls that were not used to make them; None if too few bands are served to tell.
 
     Calls of one band are alike, so bands count, not calls: of the served bands and an unseen one, as bad as the worst
-    of them, at most 5 of 100 calls may lose more than what is allowed. To get there, leaves with large bounds stop
-    serving. No leaf promises less than what is allowed: that its calls left out lost less is partly why it was made.
+    of them, at most 5 of 100 calls may lose more than allowed. To get there, leaves with large bounds stop
+    serving. No leaf promises less than the allowed loss: that its left-out calls lost less is partly why it exists.
 
     Args:
         losses: Loss of each call. `own` and `bounds`: of its leaf. `bands`: the number of its band.
@@ -79,7 +79,7 @@ def correction(
 
 
 def _holds(exceeds: np.ndarray, groups: np.ndarray, least: float) -> bool:
-    """Whether few enough calls exceed what is allowed, with one more group as large as the others and as bad as any.
+    """Whether few enough calls exceed the allowed loss, with one more group as large as the others and as bad as any.
 
     Args:
         exceeds: Of each call. `groups`: the number of its group. `least`: how bad that group is at least.
@@ -126,7 +126,7 @@ def _quantile(losses: Sequence[float] | np.ndarray) -> float | None:
 
 
 def _place(count: int) -> int:
-    """Which of so many losses, from the smallest, one more call exceeds in 5 of 100 cases; beyond them for too few."""
+    """Index of the loss, in ascending order, that another call exceeds in 5 of 100 cases; past the end if too few."""
     return math.ceil((count + 1) * CONFIDENCE)
 
 

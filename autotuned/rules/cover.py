@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NODES = 20_000  # limit of a search; then the best so far is taken, with what is proven
+NODES = 20_000  # limit of a search; then it returns the best so far and the proven bound
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Cover:
     """Chosen configs, by index.
 
     Attributes:
-        held: The calls for which one of them loses at most what is allowed.
+        held: The calls for which one of them loses at most the allowed loss.
         least: Proven: fewer configs do not hold all calls that can be held.
         most_held: Proven: no choice within the limit holds more calls.
     """

@@ -20,7 +20,7 @@ from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.typed_json import Json
 
 LEAVES = 16  # of a tree at most: people read it
-GAIN, FACTOR = 0.01, 2.0  # what a rule must save: in the mean, or in the worst call
+GAIN, FACTOR = 0.01, 2.0  # gains that justify a rule: in the mean, or in the worst call
 NEAR = 2.0  # factor of the neighbours it is compared with
 
 
@@ -34,7 +34,7 @@ class Fit:
         tree: None if there are too few calls. `leaf_of`: the index in `leaves` for each call.
         left_out, left_out_across: The loss of each call when left out with its band, and with its combination of the
             other sizes too; NaN if it was not, infinite if it got a config without a time.
-        compared: Mean and worst loss of the served calls left out, under "rule" and under what is simpler.
+        compared: Mean and worst loss of the served left-out calls, under "rule" and under simpler ways.
         served: Share of the calls left out that it serves.
         why_not: Why it is not worth writing; "" if it is.
     """

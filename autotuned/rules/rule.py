@@ -21,7 +21,7 @@ Values = tuple[int, ...]  # of a call, in the order of a rule's sizes
 
 
 class Split(Frozen):
-    """A question to sizes: whether a number made of them is at most a limit, or a multiple of it.
+    """A test on sizes: whether a number computed from them is at most a limit, or a multiple of it.
 
     Attributes:
         names: The sizes; their product counts. `divides`: whether it is asked for a multiple of `number`.
@@ -281,10 +281,10 @@ class Rule(Frozen):
                 return Answer(None, None, f"{name}={given[name]} is outside of the tuned {low} to {high}")
         for name, number in self.multiples.items():
             if given[name] % number:
-                return Answer(None, None, f"{name}={given[name]} is no multiple of {number}, as all tuned ones are")
+                return Answer(None, None, f"{name}={given[name]} is not a multiple of {number}, as all tuned are")
         if not _within(given[self.along], self._spans):
             spans = ", ".join(f"{low} to {high}" for low, high in self._spans)
-            return Answer(None, None, f"{self.along}={given[self.along]} is in a gap of what was tuned: {spans}")
+            return Answer(None, None, f"{self.along}={given[self.along]} is in a gap between tuned values: {spans}")
         leaf = self.leaf(values)
         path = ", ".join(_path(self.tree, given)) or "any sizes"
         config, loss = leaf.config, self.loss(leaf, values)

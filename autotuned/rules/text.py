@@ -63,7 +63,7 @@ def split_of(text: Json, where: str) -> Split:
     """Parse a split.
 
     Raises:
-        RecordError: The text is no split.
+        RecordError: The text is not a split.
     """
     found = _TEST.fullmatch(text) if isinstance(text, str) else None
     number = found and (found["percent"] or found["limit"] or found["divisor"])

@@ -28,7 +28,7 @@ def costs(losses: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(losses), MISSING, np.minimum(known + known**2 / STEEP, MISSING / 10))
 
 
-Saving = tuple[float, int, int, int]  # what it saves, a feature, and the ranks on both sides of the test
+Saving = tuple[float, int, int, int]  # its gain, a feature, and the ranks on both sides of the test
 
 
 class Features:
@@ -233,7 +233,7 @@ class Growth:
 
         def saved(rows: np.ndarray) -> np.ndarray:
             before = after = np.full((len(rows), rows.shape[1] - 1), np.inf)
-            for costs in self._by_config:  # one at a time: what is worked on stays in the processor's cache
+            for costs in self._by_config:  # one at a time, so that its data stays in the processor's cache
                 sums = np.cumsum(costs[rows], axis=1)
                 before = np.minimum(before, sums[:, :-1])
                 after = np.minimum(after, sums[:, -1:] - sums[:, :-1])

@@ -1,4 +1,4 @@
-"""Formulas of times fitted to a table: what a kernel of tiles takes grows with their waves, not with the sizes."""
+"""Formulas of times fitted to a table: a tiled kernel's time grows with the number of waves, not with the sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotuned.rules.table import Table
 PER_PROCESSOR = (1, 2, 3, 4)  # programs that a multiprocessor may run at a time
 SIZES = 4  # of more, no products
 TILINGS = 500  # that are tried at most
-TOLD_BY = 4  # configs that decide how tiles lie
+TOLD_BY = 4  # configs that decide the layout of tiles
 SHARE = 0.01  # a term that never makes as much of the time is dropped
 Tiling = tuple[str | int | None, ...]  # for each size: the parameter that divides it, 1, or None for a loop over it
 
@@ -149,7 +149,7 @@ def _not_negative(columns: np.ndarray, start: np.ndarray | None = None) -> np.nd
     """The factors of 0 and more whose sum of columns is nearest to 1 (the method of Lawson and Hanson).
 
     Args:
-        start: Factors of 0 and more to go on from; None for zeros.
+        start: Non-negative factors to start from; None for zeros.
     """
     count = columns.shape[1]
     products, wanted = columns.T @ columns, columns.sum(axis=0)
@@ -168,7 +168,7 @@ def _not_negative(columns: np.ndarray, start: np.ndarray | None = None) -> np.nd
 
 
 def _freed(products: np.ndarray, wanted: np.ndarray, found: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """The least squares over the free factors; those that would be negative are free no more, and become 0."""
+    """Least squares over the free factors; those that would be negative are fixed at 0."""
     while True:
         some = np.flatnonzero(free)
         solved = np.zeros(len(found))

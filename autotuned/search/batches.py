@@ -1,6 +1,6 @@
-"""A search in batches: a strategy asks, each batch is raced against the best so far, and the strategy is told.
+"""A search in batches: a strategy asks for configs, each batch races the best so far, and the strategy is told.
 
-A batch grows while it is compiled, if the strategy may be asked before all is told: nothing waits for the slowest.
+If the strategy can be asked ahead, a batch grows while it is compiled, so that nothing waits for the slowest config.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autotuned")
 LEAST_BATCH, MOST_BATCH = 8, 64
-GROWTH, SHARE = 4, 0.5  # a batch grows to at most so many times its size, in this share of the time left
+GROWTH, SHARE = 4, 0.5  # a batch grows to at most this many times its size, in this share of the time left
 NO_TIME = "the budget is used up"
-MOST = 600  # trials of a search by our own strategies, about
+MOST = 600  # approximate number of trials of a search by our own strategies
 IN_VAIN, GAIN = 96, 0.995  # end after this many trials, and half of all, without a time below this share of the best
 
 
@@ -36,16 +36,16 @@ class Source:
     """Where a search gets its configs."""
 
     strategy: AskTell
-    admit: Callable[[Iterable[Any]], Mapping[str, Any]]  # returns those that the call may use, by identity
+    admit: Callable[[Iterable[Any]], Mapping[str, Any]]  # returns the configs that the call may use, by identity
     size: str  # number of configs, as text
-    says: Callable[[], Mapping[str, Json]] = dict  # further facts for the record, such as which parameters mattered
+    says: Callable[[], Mapping[str, Json]] = dict  # more facts for the record, such as the importance of parameters
 
 
 def run(job: Job, outcome: Outcome, source: Source) -> None:
     """Search until the strategy ends, no gain is likely or time is up; fills `outcome` like `search.run`.
 
-    Known timings are told first. The untuned config and the best so far are in every race, so that times of different
-    batches are never compared.
+    The strategy first learns the known timings. The untuned config and the best so far are in every race, so that times
+    of different batches are never compared.
 
     Raises:
         AllConfigsFailedError: Nothing runs.
@@ -72,14 +72,14 @@ class _Batches:
         self._incumbent, self._raced = job.incumbent, False
         self._grows = (getattr(source.strategy, "asks_ahead", False) is True and job.tunable.compiles_ahead
                        and job.timer.overlaps and job.objective == "kernel" and job.hooks.before is None)  # fmt: skip
-        self._batch: dict[str, Any] = {}  # being measured, by identity
-        self._most, self._until_s = 0, math.inf  # how far it grows, and until when
+        self._batch: dict[str, Any] = {}  # configs being measured, by identity
+        self._most, self._until_s = 0, math.inf  # size to which the batch may grow, and when growth ends
         for timing in self._own_timings() if job.incumbent is None else ():  # an interrupted search
             self._trials += 1
             self._note(timing.median_us if timing.usable else None, self._trials)
 
     def _own_timings(self) -> list[Timing]:
-        """Of this call's configs: a record may have others, of another call or an earlier declaration."""
+        """Timings of this call's configs: a record may hold those of other calls or an earlier declaration."""
         return [timing for name, timing in self._known.items() if name in self._configs]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -97,11 +97,11 @@ class _Batches:
             if fresh:
                 yield fresh
         if not self._raced and any(timing.usable for timing in self._own_timings()):
-            yield {}  # all is known, but no winner was chosen
+            yield {}  # all times are known, but no winner was chosen
         self._stopped = stopped or ""
 
     def _asked(self, waiting: Mapping[str, Any], room: int) -> dict[str, Any] | None:
-        """What to measure next, with so many new ones; None at the end."""
+        """Configs to measure next, with at most `room` new ones; None at the end."""
         asked = self._configs_of(self._source.strategy.ask(room)) if room > 0 else []
         if not asked and not waiting:
             return None
@@ -112,7 +112,7 @@ class _Batches:
         return {**waiting, **{name: config for name, config in admitted.items() if name not in self._known}}
 
     def _begin(self, fresh: Mapping[str, Any], budget_s: float) -> None:
-        """Begin a batch; it may grow so far that the search ends as it would after batches that do not."""
+        """Begin a batch; it grows only so far that the search still ends as it would with fixed batches."""
         self._raced, self._batch = True, dict(fresh)
         self._configs.update(fresh)
         self._until_s = time.perf_counter() + SHARE * budget_s
@@ -121,7 +121,7 @@ class _Batches:
             self._most = min(self._most, MOST - self._trials, self._better_at + self._patience() - self._trials)
 
     def _more(self, news: Mapping[str, Timing], compiling: int) -> list[str]:
-        """Tell rough times, and ask for as many configs as compilers are free."""
+        """Report rough times, and ask for as many configs as there are free compilers."""
         self._source.strategy.tell([_result(self._configs[name], timing) for name, timing in news.items()])
         room = min(max(2, parallelism.count(MOST_BATCH)) - compiling, self._most - len(self._batch))
         if room < 1 or time.perf_counter() > self._until_s:
@@ -187,7 +187,7 @@ class _Batches:
         self._source.strategy.tell([_result(config, self._known.get(name)) for name, config in self._batch.items()])
 
     def raise_if_none(self) -> None:
-        """Raise what failed if nothing ran."""
+        """Raise the failures if nothing ran."""
         if self._outcome.winner is None:
             has_options = self._job.tunable.has_options
             failed = [(one.error or one.status, configs.label(one.config, has_options)) for one in self._own_timings()]
@@ -215,7 +215,7 @@ class _Batches:
 
     def finish(self) -> None:
         if self._stopped == "interrupted":
-            self._outcome.winner = None  # as of a list: the next search goes on
+            self._outcome.winner = None  # as with a list: the next search continues
         is_cut = self._stopped == NO_TIME and len(self._own_timings()) < MOST
         doubt = float(getattr(self._source.strategy, "doubt", 1.0))
         self._outcome.space = {

@@ -15,7 +15,7 @@ def microseconds(answer: Any) -> list[float]:
     """The times of an answer: a number of milliseconds or a list of them, also from NumPy or torch.
 
     Raises:
-        ValueError: It holds no valid time; the text says what was expected and what came.
+        ValueError: It holds no valid time; the text says what was expected and what it got.
     """
     listed = answer.tolist() if _is_array(answer) else answer
     times = listed if isinstance(listed, (list, tuple)) else [listed]

@@ -1,4 +1,4 @@
-"""The last comparison of a search: its best against the untuned config, on fresh samples, also at other places."""
+"""The last comparison of a search: its best against the untuned config, on fresh samples, also at other addresses."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from autotuned.search.race import (
 from autotuned.search.trial import CENTER, FASTEST, MEDIAN, Rounds, Scale, Track, Trial, relative
 from autotuned.store.record import Quality
 
-# The final duel: at most this many pairs, fewer once it is decided by this many standard errors.
+# At most this many pairs, fewer once this many standard errors decide the duel.
 MOST_PAIRS, ROUND, DECIDED_ERRORS = 20, 5, 4
-# A config that is ahead by less than `FAR_AHEAD` may be behind where tensors lie elsewhere: the duel goes on at so many
-# other `PLACES`, `FIRST_SAMPLES` pairs at each; again while it is not sure and has taken less than `SHARE` of the
-# search. In the mean of all places it must be faster by so many standard errors.
+# A config that leads by less than `FAR_AHEAD` may lose with tensors at other addresses. So the duel continues on copies
+# at this many `PLACES`, with `FIRST_SAMPLES` pairs at each, repeatedly while it is undecided and has taken less than
+# `SHARE` of the search. In the mean of all places the best must lead by `PLACE_ERRORS` standard errors.
 PLACES, PLACE_ERRORS, SHARE = 5, 2, 0.05
-# Bursts of load may leave the middle samples as they are and slow all of one place: where this share of the samples of
-# both configs took so many times as long as the fastest, 8 of 74 duels beside 30% load said nothing (rmsnorm, H200).
+# Bursts of load may leave the middle samples alone, or slow all samples at one place. Samples are disturbed if this
+# share of both configs' samples takes `SLOW` times the fastest: 8 of 74 such duels under 30% load were inconclusive
+# (rmsnorm, H200).
 SLOWED, SLOW = 0.04, 1.25
-TRIMMED = 1.25  # by how much more the mean of all but two of them varies than their standard error says
-# Places differ if their leads spread by more than chance lets them in all but about 3 of 100 cases.
+TRIMMED = 1.25  # dropping the two extreme leads raises the standard error of the mean by this factor
+# Places differ if their leads spread by more than chance explains in about 97 of 100 cases.
 CHANCE = 2.0
 
 
@@ -41,9 +42,9 @@ class Duel:
     """Fresh samples of the race's best and the untuned config.
 
     Attributes:
-        steady: Whether conditions were steady meanwhile.
-        elsewhere: Duels of the same two with the tensors at other places.
-        raced: The two with the samples of the race.
+        steady: Whether conditions were steady.
+        elsewhere: Duels of the same two on copies of the tensors.
+        raced: The two with the race's samples.
     """
 
     best: Trial
@@ -54,9 +55,9 @@ class Duel:
 
     @property
     def is_won(self) -> bool:
-        """Whether the best beats the untuned config by more than a tie, and by more than chance and places explain.
+        """Whether the best leads the untuned config by more than a tie, and by more than chance and addresses explain.
 
-        The fresh samples must not contradict those of the race; without these their medians must agree.
+        The fresh samples must not contradict the race's; without the latter, the medians must agree.
         """
         if not self.is_fought:
             return False
@@ -66,13 +67,13 @@ class Duel:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is certain over all places that the best is ahead by more than a tie, or that it is not."""
+        """Whether it is certain over all places that the best leads by more than a tie, or does not."""
         lead = self._lead
         return abs(lead.log - TIE) > self._doubt(lead)
 
     @property
     def is_contested(self) -> bool:
-        """Whether samples are disturbed, and the best seems ahead by more than a doubtful tie."""
+        """Whether samples are disturbed and the best seems to lead clearly."""
         return self.is_disturbed and self._lead.log > CONTESTED
 
     def _doubt(self, lead: Lead) -> float:
@@ -80,11 +81,11 @@ class Duel:
 
     @property
     def _lead(self) -> Lead:
-        """The lead in the mean over all places; what the race says counts for the caller's tensors."""
+        """The mean lead over all places; the race's samples count for the caller's tensors."""
         if self._raced is None:
             return self._fresh
         [raced] = self._leads_of(self._raced)
-        if self.is_disturbed and self.elsewhere:  # load may have slowed all that the race has of one of the two
+        if self.is_disturbed and self.elsewhere:  # load may have slowed all of the race's samples of one config
             return min(self._fresh, mean_lead([self._fresh, raced]), key=lambda lead: lead.error)
         here, *others = self._leads
         return mean_lead([weighed([here, raced]), *others])
@@ -109,37 +110,37 @@ class Duel:
         return [Lead(math.log(scale.us(pair[1]) / scale.us(pair[0])), error) for pair, error in zip(pairs, errors)]
 
     def _noise(self, scale: Scale) -> float:
-        """Relative standard error of a time of one sample."""
+        """Relative standard error of a single sample."""
         ones = self._raced or [one for duel in self._all for one in duel._pair]
         samples_us = relative(ones, scale.us)
         return scale.error(replace(self.best, samples_us=samples_us)) * math.sqrt(len(samples_us))
 
     @property
     def _raced(self) -> tuple[Trial, Trial] | None:
-        """The samples of the race, if there are enough."""
+        """The race's samples, if there are enough."""
         return self.raced if self.raced and min(len(one.samples_us) for one in self.raced) >= GUARD_SAMPLES else None
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether samples are as where others use the device: then only the fastest are believed, which load leaves as
-        they are, and the two places that differ most are left out.
+        """Whether samples show load by others. Then only the fastest count, which load does not affect, and the two
+        most extreme places are left out.
         """
         spread, slowed = map(self._middle, range(2)), map(self._slowed, range(2))
         return self.is_fought and (max(spread) > NOISY or min(slowed) > SLOWED or self._leads_differ)
 
     @property
     def _leads_differ(self) -> bool:
-        """Whether the lead at some place is so far from the others' that load slowed all samples of one of the two."""
+        """Whether one place's lead is so far from the others' that load slowed all samples of one config there."""
         leads = [math.log(duel.untuned.median_us / duel.best.median_us) for duel in self._all if duel.is_fought]
         return max(abs(lead - statistics.median(leads)) for lead in leads) > math.log(SLOW)
 
     def _slowed(self, which: int) -> float:
-        """Share of the samples of one of the two that took far longer than its fastest at the place."""
+        """Share of one config's samples that took far longer than its fastest at the same place."""
         ones = [duel._pair[which].samples_us for duel in self._all]
         return statistics.mean(us > SLOW * min(samples_us) for samples_us in ones for us in samples_us)
 
     def _middle(self, which: int) -> float:
-        """How far the samples of one of the two spread within places."""
+        """Spread of one config's samples within places."""
         ones = [duel._pair[which] for duel in self._all]
         return replace(self.best, samples_us=relative(ones, MEDIAN.us)).middle
 
@@ -153,26 +154,26 @@ class Duel:
 
     @property
     def _pooled(self) -> tuple[Trial, Trial]:
-        """Both with the samples of all places."""
+        """Both trials, with the samples of all places."""
         best = [us for duel in self._all for us in duel.best.samples_us]
         untuned = [us for duel in self._all for us in duel.untuned.samples_us]
         return replace(self.best, samples_us=best), replace(self.untuned, samples_us=untuned)
 
     @property
     def is_fought(self) -> bool:
-        """Whether there was time for enough samples."""
+        """Whether there are enough samples."""
         return min(len(self.best.samples_us), len(self.untuned.samples_us)) >= FIRST_SAMPLES
 
     @property
     def is_close(self) -> bool:
-        """Whether the best is ahead by so little that it may be behind elsewhere, or behind by no more than chance."""
+        """Whether the lead is small enough to vanish at other addresses, or a deficit is within chance."""
         if not self.is_fought:
             return False
         [lead] = self._leads_of(self._pair)
         return -PLACE_ERRORS * lead.error < lead.log < math.log1p(FAR_AHEAD)
 
     def quality(self, resolution_us: float) -> Quality:
-        """Quality of the choice to keep the untuned config; see `winner`."""
+        """Quality of the choice if it is the untuned config; see `winner`."""
         if self.elsewhere:
             return "tied" if self.steady and not self.is_disturbed else "noisy"
         return winner([self.best, self.untuned], resolution_us, self.steady, self.untuned.index)[1]
@@ -186,12 +187,12 @@ def fight(
     before: Duel | None = None,
     exactly: bool = False,
 ) -> Duel:
-    """Compare the best of a race with the untuned config on fresh samples; their own samples stay.
+    """Compare the best of a race with the untuned config on fresh samples; the trials keep their own.
 
     Args:
-        most: Samples of each, fewer once it is decided.
-        before: A duel of the same two to go on with.
-        exactly: No fewer, as in a comparison that other places belong to.
+        most: Samples of each; fewer once the duel is decided.
+        before: A duel of the same two to continue.
+        exactly: Take `most` samples even if the duel is decided, as needed at several places.
     """
     fresh = before or Duel(best.fresh(), untuned.fresh(), raced=(best, untuned))
     pair = [fresh.best, fresh.untuned]
@@ -215,14 +216,14 @@ def _is_decided(best: Trial, untuned: Trial) -> bool:
 
 @dataclass(frozen=True)
 class Lead:
-    """Logarithm of the untuned config's time over the best's, and its standard error."""
+    """Logarithm of the ratio of the untuned config's time to the best's, and its standard error."""
 
     log: float
     error: float
 
 
 def mean_lead(leads: Sequence[Lead]) -> Lead:
-    """Mean of leads, each weighed by its error, and by how much they differ besides (DerSimonian and Laird, 1986)."""
+    """Random-effects mean of leads, weighted by their errors and their variance (DerSimonian and Laird, 1986)."""
     mean = weighed(leads)
     weights, free = [1 / lead.error**2 for lead in leads], len(leads) - 1
     apart = math.fsum(weight * (lead.log - mean.log) ** 2 for weight, lead in zip(weights, leads))
@@ -233,7 +234,7 @@ def mean_lead(leads: Sequence[Lead]) -> Lead:
 
 
 def weighed(leads: Sequence[Lead]) -> Lead:
-    """Mean of leads of one place, which differ by chance alone."""
+    """Mean of leads that differ only by chance, weighted by their errors."""
     weights = [1 / lead.error**2 for lead in leads]
     total = math.fsum(weights)
     return Lead(math.fsum(weight * lead.log for weight, lead in zip(weights, leads)) / total, 1 / math.sqrt(total))

@@ -115,7 +115,7 @@ class SharedMemory:
         self._guard = threading.Lock()
 
     def note(self, config: Any, compiled: Any) -> None:
-        """Note what a compiled config needs."""
+        """Note the shared memory that a compiled config needs."""
         need = getattr(getattr(compiled, "metadata", None), "shared", None)
         if isinstance(need, int):
             with self._guard:

@@ -38,7 +38,7 @@ def let_go(error: BaseException | None) -> None:
 
 
 def is_resource_error(error: Exception) -> bool:
-    """Whether a config asks for more than the device has, which is no bug of the user's."""
+    """Whether a config needs more than the device has, which is not a bug of the user's."""
     return type(error).__name__ in _RESOURCES
 
 
@@ -93,7 +93,7 @@ def is_passing(error: Exception) -> bool:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether a launch was refused before the kernel ran, for what the config asks."""
+    """Whether a launch was refused before the kernel ran, because of the config's needs."""
     if type(error).__name__ == "OutOfResources":
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _REFUSALS)

@@ -1,4 +1,4 @@
-"""The input, the progress and the result of a search."""
+"""The input, progress and result of a search."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ MUCH_BYTES = 256 << 20  # unneeded copies above this are worth a hint
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search is.
+    """The progress of a search.
 
     Attributes:
-        kernel: Name of what is tuned.
+        kernel: Name of the kernel or function.
         done, total: Configs launched at least once, and all to be launched.
         config: Label of the config under test.
         best, best_us: Label and median of the fastest so far.
@@ -69,18 +69,18 @@ class Job:
     known: Mapping[str, Timing] = field(default_factory=dict)  # earlier timings by identity, not measured again
     incumbent: str | None = None  # the winner of the earlier search, measured again next to new configs
     is_proven: bool = False  # whether the incumbent has beaten the untuned config
-    untuned: str | None = None  # the config that runs untuned: it stays in the race, and the winner must beat it
+    untuned: str | None = None  # the untuned config: it stays in the race, and the winner must beat it
     all_stay: bool = False  # drop no config before the finals
     spare: str | None = None  # `untuned` if not in the user's list: the search fails if the whole list fails
-    objective: str = "kernel"  # what is timed: "kernel" or "call" (`timers`)
-    patience: float = 1.0  # share of the usual wait for calm after a noisy race, and of launches that part ties
+    objective: str = "kernel"  # time "kernel" or "call" (`timers`)
+    patience: float = 1.0  # share of the usual wait for calm after a noisy race, and of launches that resolve ties
     budget_s: float = math.inf  # stop after this many seconds with the results so far
     observer: Observer | None = None
     check: Check | None = None
     named: Sequence[str] | None = None  # to protect by this call's decorator; None if `restore` says the same
     checked: Checked | None = None  # the check as records store it
-    stricter: Checked | None = None  # one that also covers what other callers asked of the reference
-    watch: bool = False  # detect what is written even if `restore` is given
+    stricter: Checked | None = None  # a check that also covers other callers' demands on the reference
+    watch: bool = False  # detect written arguments even if `restore` is given
     compile_class: Hashable | None = None  # shared by calls that compile alike; None if unknown
     journal: Journal = field(default_factory=lambda: Journal(None))
     all_cores: bool = False  # whether other ranks of this host wait for this search
@@ -107,7 +107,7 @@ class Noise:
     """Details of a search whose race was noisy."""
 
     spread: float  # relative width of the middle 60% of the winner's samples
-    slowed: bool  # whether heat or hardware held the clocks down
+    slowed: bool  # whether heat or hardware throttled the clocks
     waited_s: float  # how long the search waited for calm
     repeated: bool  # whether it raced again
 
@@ -132,7 +132,7 @@ class Outcome:
     compile_s: float = 0.0
     regime: dict[str, Json] = field(default_factory=dict)  # conditions of the measurement, as the timer names them
     noise: Noise | None = None  # set if the race was noisy
-    unconfirmed: str | None = None  # identity of the config that was ahead when the budget ended before the final duel
+    unconfirmed: str | None = None  # identity of the leader if the budget ended before the last comparison
     space: dict[str, Json] = field(default_factory=dict)
     members: dict[str, Json] = field(default_factory=dict)  # results for each call of a bucket
 

@@ -15,7 +15,7 @@ from autotuned.search.timers import GivenTimer
 from autotuned.store.record import Timing
 from autotuned.typed_json import Json
 
-# At most this many configs within this ratio of the best over all members race again: a config that was fastest for no
+# Race at most this many configs within this ratio of the best over all members again: a config that was fastest for no
 # member, and left each race early, may be the best over all.
 FINAL_RATIO, FINALISTS = 1.1, 8
 OF_EACH = 3  # in a space, members try different configs: also race the fastest of each that others have not tried
@@ -138,7 +138,7 @@ class _Together:
         if not configs or left_s <= 0:
             return None
         found = Outcome()
-        untuned = job.untuned if all_stay else names[0]  # in a duel, what stays in a tie
+        untuned = job.untuned if all_stay else names[0]  # in a duel, the config that stays in a tie
         check = job.check if all_stay else None
         try:
             search.run(replace(job, configs=configs, untuned=untuned, all_stay=all_stay, budget_s=left_s, check=check,
@@ -158,7 +158,7 @@ class _Together:
             if name == common or self._wins(name):
                 outcome.winner = name
                 return
-        # No config loses nowhere: the common one of all is left, else the one that loses least to what each member has.
+        # Every config loses somewhere: use the common untuned config, else the one that loses least to a member's own.
         outcome.winner = common if common in scores else min(scores, key=self._largest_loss)
 
     def _wins(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The samples of a search within its deadline: the race, which configs take part, its repetition, the final duel."""
+"""The samples of a search within its deadline: which configs race, the race, its repetition, the last comparison."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from autotuned.search.trials import Board
 from autotuned.store import locks
 from autotuned.store.record import Quality
 
-# Like `race.FAR_OFF`, while others compile, of each config's fastest sample. The three are taken at once, and a burst
-# of load may slow them all: by medians and twice the time, a tenth of all configs left so beside 30% foreign load.
+# `race.FAR_OFF` for each config's fastest sample while others compile. The three samples are taken at once, and a burst
+# of load may slow them all: with medians and a factor of 2, a tenth of all configs dropped out under 30% load.
 FAR_OFF_UNWARMED = 4.0
 # After a noisy race, wait until a probe of the untuned config is calm and clocks are up, for at most ten times the
 # race's duration.
@@ -30,7 +30,7 @@ LEAST_PARTING = 0.4  # share of the launches that part ties, where a program wai
 PROBE, PAUSE_S, LONGEST_PAUSE_S = 8, 0.05, 0.5
 
 
-DUEL_SHARE = 0.05  # share of the budget for the final duel, without which nothing but the untuned config is chosen
+DUEL_SHARE = 0.05  # share of the budget reserved for the last comparison; without it the untuned config is chosen
 
 
 class Sampling:
@@ -41,7 +41,7 @@ class Sampling:
         self._early: dict[int, list[float]] = {}  # samples taken while others compiled
         self._cost_s: dict[int, float] = {}  # of one sample of a config, overhead included
         self.start_s = now_s = time.monotonic()
-        # The deadline is for all but the final duel.
+        # The deadline leaves time for the last comparison.
         self.deadline_s, self._end_s = now_s + (1 - DUEL_SHARE) * job.budget_s, now_s + job.budget_s
 
     @property
@@ -69,7 +69,7 @@ class Sampling:
         return self.is_late and self.answered
 
     def take(self, trial: Trial, count: int, late: bool = False) -> None:
-        """Add samples to a trial; with a deadline in parts that fit the time left, all at once if it may be `late`.
+        """Add samples to a trial; with a deadline, in parts that fit the time left, unless it may be `late`.
 
         Raises:
             AnswerError: The user's benchmark returned an invalid time.
@@ -84,9 +84,9 @@ class Sampling:
                 self._cost_s[trial.index] = (time.monotonic() - start) / part
 
     def turn(self, trials: Sequence[Trial]) -> bool:
-        """One sample of each at once; False to sample each by itself instead.
+        """One sample of each at once; False to sample them one by one instead.
 
-        That is so with a deadline, and after an error, to see which config failed.
+        That is needed with a deadline, and after an error, to see which config failed.
         """
         if self.deadline_s < math.inf:
             return False
@@ -117,13 +117,13 @@ class Sampling:
             raise AnswerError(f"`{name}`: do_bench for {config}: {error}") from None
 
     def set_aside(self, trials: Sequence[Trial]) -> None:
-        """Start over for some trials: their samples were taken before the clocks were up."""
+        """Set early samples aside: they were taken before the clocks were up."""
         for trial in trials:
             self._early[trial.index] = list(trial.samples_us)
             trial.samples_us.clear()
 
     def take_back(self, trials: Sequence[Trial]) -> None:
-        """Give trials without new samples their early ones back."""
+        """Restore the early samples of trials without new ones."""
         early, self._early = self._early, {}
         for trial in trials:
             trial.samples_us[:] = trial.samples_us or early.get(trial.index, [])
@@ -134,7 +134,7 @@ class Racing:
 
     Args:
         catching: Returns a context that stores an exception as the trial's error.
-        compiling: Seconds since each config that is being compiled began, by identity.
+        compiling: Returns the seconds that each config has been compiling, by identity.
     """
 
     def __init__(
@@ -149,9 +149,9 @@ class Racing:
     # -- the race ------------------------------------------------------------------------------------------------
 
     def worth_racing(self) -> list[Trial]:
-        """All that run, except those far off while others compiled.
+        """Trials that ran, except those that were far off while others compiled.
 
-        Clocks were not up yet, so these samples only filter, and serve as an answer if there is no time for a race.
+        Clocks were not up yet, so these samples only filter, or answer if there is no time for a race.
         """
         running = self._board.open()
         measured = [min(trial.samples_us) for trial in running if trial.samples_us]
@@ -165,7 +165,7 @@ class Racing:
         return racing
 
     def run(self, racing: Sequence[Trial], examine: Callable[[Sequence[Trial]], None]) -> None:
-        """Race under the GPU's lock, showing survivors of the first samples to `examine`; once more if it was noisy."""
+        """Race under the GPU's lock, passing survivors of the first samples to `examine`; again if it was noisy."""
         timer, left_s = self._job.timer, max(0.0, self._sampling.left_s)
         self._board.report(racing[0], "waiting")  # blame no config for another search
         with locks.gpu_locked(timer.device, min(locks.GPU_PATIENCE_S, left_s)):
@@ -194,7 +194,7 @@ class Racing:
         return self._job.patience * min(PATIENCE_S, PATIENCE_RACES * took_s)
 
     def _repeat(self, ran: Sequence[Trial]) -> bool:
-        """Race again; restores the first samples and returns False if time runs out."""
+        """Race again; if time runs out, restore the first samples and return False."""
         before = [(list(trial.samples_us), trial.leader_us) for trial in ran]
         for trial in ran:
             trial.samples_us.clear()
@@ -228,7 +228,7 @@ class Racing:
     # -- sampling ------------------------------------------------------------------------------------------------
 
     def sample(self, trial: Trial, count: int, late: bool = False) -> None:
-        """Add samples to a trial that has not failed, while there is time, or also `late`."""
+        """Add samples to a trial that has not failed, while there is time, or even `late`."""
         if trial.error is not None or (self._sampling.is_over and not late):
             return
         self._board.report(trial, "sampling", self._compiling())
@@ -244,7 +244,7 @@ class Racing:
             examine(survivors)
 
     def _turn(self, trials: Sequence[Trial], tells: bool = True) -> None:
-        """One sample of each in this order; `tells` passes on the timing of those sampled one by one."""
+        """One sample of each in this order; with `tells`, report timings of trials sampled one by one."""
         left = [trial for trial in trials if trial.error is None]
         if not left:
             return
@@ -265,13 +265,13 @@ class Racing:
 
     @property
     def _is_given(self) -> bool:
-        """Whether the user's benchmark measures: it is asked once."""
+        """Whether the user's benchmark measures; it is called once per config."""
         return isinstance(self._job.timer, GivenTimer)
 
     # -- the winner ----------------------------------------------------------------------------------------------
 
     def winner(self, ran: Sequence[Trial]) -> tuple[Trial, Quality]:
-        """The trial to use unless the last comparison decides otherwise, and the quality of the choice."""
+        """The winner before the last comparison, and the quality of the choice."""
         untuned = self._board.untuned
         if untuned is None:
             untuned = next((one for one in ran if self._board.identity(one) == self._job.untuned), None)
@@ -287,10 +287,10 @@ class Racing:
         return not (same or self._is_given)
 
     def duel(self, best: Trial, untuned: Trial) -> duels.Duel:
-        """Compare the best with the untuned config, within the whole budget; where that is close, elsewhere too."""
+        """Compare the best with the untuned config, within the whole budget; if it is close, also on copies."""
         self._board.report(best, "sampling")
         self._sampling.use_all()
-        # Untold: records keep the race's samples.
+        # Do not report: records keep the race's samples.
         track = Track(partial(self._turn, tells=False), recovers=self._ran_well)
         duel = duels.fight(best, untuned, track, duels.ROUND)
         if duel.is_close and self._may_move(best, untuned):
@@ -303,15 +303,15 @@ class Racing:
         return duel
 
     def _may_move(self, *trials: Trial) -> bool:
-        """Whether a launch depends on its arguments alone: hooks and callables may know the tensors."""
+        """Whether a launch depends only on its arguments: hooks and callables may hold the tensors."""
         job = self._job
         plain = job.timer.overlaps and job.objective == "kernel" and job.hooks.after is None
         return plain and not any(map(self._board.is_hooked, trials))
 
     def _elsewhere(self, duel: duels.Duel, track: Track) -> duels.Duel:
-        """Go on with copies of the tensors, again as long as it is not sure and takes a small part of the search."""
+        """Continue on copies of the tensors, while undecided and within a small share of the search's time."""
         written, start = {*self._guard.written, *self._job.zero}, time.monotonic()
-        places = placements.elsewhere(self._job.call, written, duels.PLACES)  # alive together: each elsewhere
+        places = placements.elsewhere(self._job.call, written, duels.PLACES)  # all alive, so at different addresses
         others = [duels.Duel(self._moved(duel.best, place), self._moved(duel.untuned, place)) for place in places]
         most, taken, end = 0, 0, start + duels.SHARE * (start - self._sampling.start_s)
         while others and not (duel.elsewhere and duel.is_sure):
@@ -323,13 +323,13 @@ class Racing:
             steady = all(one.steady for one in (duel, *others))
             duel, taken = replace(duel, steady=steady, elsewhere=tuple(others)), sum(map(_samples, others))
             now = time.monotonic()
-            again = duel.is_contested and most == race.FIRST_SAMPLES  # as a noisy race, once
+            again = duel.is_contested and most == race.FIRST_SAMPLES  # once, as for a noisy race
             if (now + (now - began) > end and not again) or taken <= before:
                 break
         return duel
 
     def _fought(self, each: Sequence[duels.Duel], track: Track, most: int) -> Iterator[duels.Duel]:
-        """Duels on copies with more samples, up to the first that fails."""
+        """Duels on copies, with more samples, up to the first that fails."""
         for duel in each:
             other = duels.fight(duel.best, duel.untuned, track, most, duel, exactly=True)
             failed = duel.best.error or duel.untuned.error

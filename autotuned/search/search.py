@@ -104,7 +104,7 @@ class _Search:
 
     def measure(self) -> None:
         """Compile, launch each config once as soon as it is ready, then race those that ran."""
-        self._check_device()  # a device that was lost before is no config's fault
+        self._check_device()  # no config is to blame for a device that was lost before
         self.board.skip_excluded(self.board.trials)
         start = time.perf_counter()
         self._launch_all()
@@ -185,7 +185,7 @@ class _Search:
         if trial.error:
             self.board.tell(trial)
         elif self._job.timer.overlaps and (self._job.more is not None or self._ahead.running()):
-            if self._job.more is not None:  # what is asked for next depends on it
+            if self._job.more is not None:  # the next request depends on it
                 self._guard.with_room(self._job.timer.warm_up)
             self._racing.sample(trial, race.FIRST_SAMPLES)
             self.board.tell(trial)
@@ -194,7 +194,7 @@ class _Search:
             self.board.tell(trial)
 
     def _launch_first(self, trial: Trial) -> None:
-        """Protect, load and launch; learn what it writes; blame it if it loses the device."""
+        """Protect, load and launch; detect its writes; blame it if it loses the device."""
         self.board.report(trial, "launching", self._ahead.running())
         with self._catching(trial):
             self._guard.protect()
@@ -209,7 +209,7 @@ class _Search:
         self._ran += trial.error is None
 
     def _meet_again(self, trial: Trial) -> bool:
-        """Launch a config of an earlier search once, to learn what it writes; whether it runs."""
+        """Launch a config of an earlier search once, to detect its writes; returns whether it runs."""
         if trial.index in self._met:
             return trial.error is None
         self._met.add(trial.index)
@@ -228,7 +228,7 @@ class _Search:
         trial.finish()
         self._job.timer.synchronize()
 
-    # -- what is expected ----------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------------
 
     def _examine(self, survivors: Sequence[Trial]) -> None:
         comparison = self._comparison
@@ -360,12 +360,12 @@ class _Search:
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
     def _overruled(self, best: Trial, ran: Sequence[Trial]) -> tuple[Trial, Quality] | None:
-        """The untuned config and its quality if the best does not beat it in the final duel; else None."""
+        """The untuned config and its quality if the best does not beat it in the last comparison; else None."""
         untuned = self.board.untuned
         if not self._racing.may_duel(best):
             return None
         assert untuned is not None
-        if not untuned.samples_us:  # time was up once it had been launched: a choice needs a time
+        if not untuned.samples_us:  # time ran out after its launch: a choice needs a time
             self._racing.sample(untuned, 1, late=True)
             self.board.tell(untuned)
         if untuned.error:
@@ -391,7 +391,7 @@ class _Search:
         return untuned, duel.quality(self._job.timer.resolution_us)
 
     def _unconfirmed(self, best: Trial, untuned: Trial, ran: Sequence[Trial]) -> tuple[Trial, Quality] | None:
-        """The choice when time runs out before the duel: an incumbent that won one before, else the untuned config."""
+        """The choice if time runs out before the duel: an incumbent that won one earlier, else the untuned config."""
         job, name = self._job, self.board.identity
         stays = next((trial for trial in ran if job.is_proven and name(trial) == job.incumbent), untuned)
         if stays is best:

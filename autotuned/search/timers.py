@@ -21,7 +21,7 @@ from autotuned.typed_json import Json
 
 
 class Timer:
-    """Measures launches on one kind of device; by default one without clocks and memory to look after."""
+    """Measures launches on one kind of device; the defaults ignore clocks and memory."""
 
     resolution_us: float = 0.0  # resolution of the clock
     repeats: bool = False  # whether to repeat a noisy race
@@ -52,7 +52,7 @@ class Timer:
         """Release memory that can be spared."""
 
     def ran_well(self) -> bool:
-        """Whether the device ran at its clocks; if not, pauses first so that it recovers."""
+        """Whether the device ran at full clocks; if not, pauses first so that it recovers."""
         return True
 
 
@@ -88,7 +88,7 @@ class CudaTimer(Timer):
     """Events on the current stream, with the L2 cache flushed before each launch.
 
     A sleeping kernel holds the stream until the host is ahead of the device, so that host overhead is not measured.
-    Only the launch lies between the two events.
+    Only the launch is between the two events.
 
     Args:
         objective: "call" times the host too, in the same launches; a callable that waits for the device is timed alone
@@ -287,7 +287,7 @@ class CudaTimer(Timer):
 
 
 class AnswerError(ValueError):
-    """A user's benchmark returned an invalid time; the text says what was expected and what came."""
+    """A user's benchmark returned an invalid time; the text says what was expected and what it got."""
 
 
 class GivenTimer(Timer):

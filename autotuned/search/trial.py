@@ -1,4 +1,4 @@
-"""Configs with their samples: what they are compared by, also under load, and the rounds in which they take turns."""
+"""Configs with their samples: how they are compared, also under load, and the rounds in which they take turns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-NOISE_FLOOR = 0.003  # smallest relative spread that is believed
-FAST = 1 / 3  # share of the samples that are believed where others use the device
-# Nor are those so much faster than these: beside load 0.2% of an rmsnorm's samples and 2.5% of an addition's take a
-# tenth to a half less than the launch takes alone (H200).
+NOISE_FLOOR = 0.003  # assume at least this relative spread
+FAST = 1 / 3  # share of the samples, the fastest, to use under load by others
+# Samples this much faster are outliers: under load, 0.2% of an rmsnorm's samples and 2.5% of an addition's take 10% to
+# 50% less than the launch takes on an idle H200.
 TOO_FAST = 0.9
-CUT = 1.5  # standard deviations from the median to which samples are cut in `center_us`
+CUT = 1.5  # standard deviations from the median; `center_us` clamps samples to it
 
 
 @dataclass
@@ -28,9 +28,9 @@ class Trial:
     launch: Callable[[], Any]  # launches the config once; timed
     finish: Callable[[], None] = lambda: None  # runs after the launch; not timed
     samples_us: list[float] = field(default_factory=list)
-    launches: int = 1  # launches per sample, which is their mean
+    launches: int = 1  # launches averaged into each sample
     error: str | None = None
-    leader_us: float | None = None  # the leader's median when this trial left the race; None while in it
+    leader_us: float | None = None  # the leader's median when this trial left the race; None while racing
 
     def fresh(self) -> Trial:
         """The same config without samples, back in the race."""
@@ -43,10 +43,10 @@ class Trial:
 
     @property
     def center_us(self) -> float:
-        """Mean of the samples, each cut to within 1.5 standard deviations of the median, in microseconds.
+        """Mean of the samples, clamped to within 1.5 standard deviations of the median, in microseconds.
 
-        Chance moves it less than the median, which of a 28 us kernel moves in steps of 0.1% where a clock counts in
-        steps of 32 ns, and lies in one of two modes.
+        It is less noisy than the median. That of a 28 us kernel moves in steps of 0.1%, because the clock counts in
+        steps of 32 ns, and falls into either of two modes.
         """
         median_us, most_us = self.median_us, CUT * self.spread * self.median_us
         parts_us = [max(-most_us, min(sample - median_us, most_us)) for sample in self.samples_us]
@@ -54,32 +54,29 @@ class Trial:
 
     @property
     def fast_us(self) -> float:
-        """Mean of the fastest third of the samples, at least one of them, in microseconds.
+        """Mean of the fastest third of the samples, at least one, in microseconds.
 
         Other users of the device make samples slower, never faster.
         """
-        fast = self._fast
+        fast, _ = self._fast
         return sum(fast) / len(fast)
 
     @property
     def fast_error(self) -> float:
-        """Relative standard error of `fast_us`, that of a trimmed mean: samples are cut to the slowest of these."""
-        fast, count = self._fast, len(self._believed)
-        most_us, slower = fast[-1], count - len(fast)
-        mean_us = (sum(fast) + slower * most_us) / count
+        """Relative standard error of `fast_us`, as of a trimmed mean: slower samples count as the slowest of these."""
+        fast, count = self._fast
+        most_us, slower, total_us = fast[-1], count - len(fast), sum(fast)
+        mean_us = (total_us + slower * most_us) / count
         squares = sum((us - mean_us) ** 2 for us in fast) + slower * (most_us - mean_us) ** 2
-        return max(math.sqrt(squares) / len(fast) / self.fast_us, NOISE_FLOOR / math.sqrt(count))
+        return max(math.sqrt(squares) / total_us, NOISE_FLOOR / math.sqrt(count))
 
     @property
-    def _fast(self) -> list[float]:
-        return self._believed[: _third(self._believed)]
-
-    @property
-    def _believed(self) -> list[float]:
-        """All but what no launch can have taken, the fastest first."""
+    def _fast(self) -> tuple[list[float], int]:
+        """The fastest third of the samples in ascending order, and the number of samples, both without outliers."""
         ordered = sorted(self.samples_us)
         least_us = TOO_FAST * ordered[_third(ordered) // 2]
-        return [us for us in ordered if us >= least_us]
+        plausible = [us for us in ordered if us >= least_us]
+        return plausible[: _third(plausible)], len(plausible)
 
     @property
     def relative_error(self) -> float:
@@ -104,7 +101,7 @@ class Trial:
 
 
 def median(values: Sequence[float]) -> float:
-    """Like `statistics.median` in a third of its time: a race calls it thousands of times while the device waits."""
+    """`statistics.median`, three times as fast: a race calls it thousands of times while the device waits."""
     ordered, half = sorted(values), len(values) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
@@ -114,13 +111,13 @@ def _third(ordered: Sequence[float]) -> int:
 
 
 def relative(trials: Sequence[Trial], time_us: Callable[[Trial], float]) -> list[float]:
-    """All samples, each over its trial's time."""
+    """All samples, each divided by its trial's time."""
     times_us = [(one, time_us(one)) for one in trials]
     return [us / own_us for one, own_us in times_us for us in one.samples_us]
 
 
 def check_samples(samples_us: Sequence[float]) -> None:
-    """Refuse times that no clock can have measured.
+    """Reject times that no clock can have measured.
 
     Raises:
         ValueError: A time is zero, negative, NaN or infinite.
@@ -130,10 +127,10 @@ def check_samples(samples_us: Sequence[float]) -> None:
             raise ValueError(f"expected a time above 0 us, got {sample!r}.")
 
 
-# -- by what they are compared -----------------------------------------------------------------------------------------
+# -- scales: how trials are compared -----------------------------------------------------------------------------------
 
-ENOUGH = 12  # samples that tell whether they spread as beside load
-LOAD = 0.08  # relative; where the middle 60% of the samples spread over more, others use the device
+ENOUGH = 12  # samples needed to detect load by others
+LOAD = 0.08  # relative; others use the device if the middle 60% of the samples spread over more
 
 
 @dataclass(frozen=True)
@@ -146,13 +143,13 @@ class Scale:
 
 MEDIAN = Scale(operator.attrgetter("median_us"), operator.attrgetter("relative_error"))
 CENTER = Scale(operator.attrgetter("center_us"), operator.attrgetter("relative_error"))
-# Load makes samples slower, never faster. With load in 30% of the time, the mean of the fastest third of 240 samples of
-# two configs told their difference to 0.2%, the center to 0.5% (replayed rmsnorm, split-K product).
+# Load makes samples slower, never faster. With load for 30% of the time, the mean of the fastest third of 240 samples
+# resolved a difference of 0.2% between two configs, the center one of 0.5% (replayed rmsnorm, split-K matmul).
 FASTEST = Scale(operator.attrgetter("fast_us"), operator.attrgetter("fast_error"))
 
 
 def are_loaded(trials: Sequence[Trial]) -> bool:
-    """Whether the samples of most of these trials spread as where others use the device."""
+    """Whether the spread of most of these trials shows load by others."""
     middles = [trial.middle for trial in trials if len(trial.samples_us) >= ENOUGH]
     return bool(middles) and statistics.median(middles) > LOAD
 
@@ -165,8 +162,8 @@ def scale(trials: Sequence[Trial], calm: Scale = CENTER) -> Scale:
 # -- rounds ------------------------------------------------------------------------------------------------------------
 
 TOGETHER = 16  # samples per wait for the device, if fewer configs are left
-# A round during which the device's clocks were held down is repeated, at most this often in a race; after that the race
-# goes on and its result is noisy. Undetected changes are removed by `Drift`.
+# Repeat rounds with throttled clocks at most this often per race; after that the race continues and its result is
+# noisy. `Drift` removes undetected changes.
 DISTURBED_ROUNDS = 4
 
 
@@ -178,28 +175,25 @@ def nothing(trials: Sequence[Trial]) -> None:
 class Track:
     """How a race takes its samples."""
 
-    # Appends one sample to each trial, in this order, or sets its `error`; skips trials with an error. A trial may be
-    # listed several times.
+    # Appends one sample to each trial in order, or sets its `error`; skips trials with an error. A trial may be listed
+    # several times.
     sample: Callable[[Sequence[Trial]], None]
     measured: Callable[[Sequence[Trial]], None] = nothing  # called with the trials after each round
     examine: Callable[[Sequence[Trial]], None] = nothing  # called with the survivors of the first samples
-    recovers: Callable[[], bool] = lambda: True  # after each round: whether the device ran well; if not, pauses first
-    drifts: bool = True  # whether samples are listed in the order they were taken, so that drift can be removed
+    recovers: Callable[[], bool] = lambda: True  # after each round: whether the device ran well; if not, it pauses
+    drifts: bool = True  # whether samples are in the order they were taken, so that drift can be removed
 
 
 class Rounds:
-    """Rounds of a race: each samples its trials in random order, several times if they are few.
-
-    `left` counts the disturbed rounds that may still be thrown away.
-    """
+    """Rounds of a race: each samples its trials in random order, several times if they are few."""
 
     def __init__(self, track: Track, shuffle: random.Random) -> None:
         self._track, self._shuffle = track, shuffle
         self._drift = Drift()
-        self.left = DISTURBED_ROUNDS  # disturbed rounds that may still be thrown away
+        self.left = DISTURBED_ROUNDS  # disturbed rounds that may still be discarded
 
     def run(self, trials: Sequence[Trial], count: int) -> bool:
-        """Take `count` samples of each; False if none came: out of time, or the timer gives one answer only."""
+        """Take `count` samples of each; False if there were none: out of time, or the timer answers only once."""
         before = [len(trial.samples_us) for trial in trials]
         while trials:
             turns = self._turns(trials, count)
@@ -215,7 +209,7 @@ class Rounds:
         return any(len(trial.samples_us) > length for trial, length in zip(trials, before))
 
     def _turns(self, trials: Sequence[Trial], count: int) -> int:
-        """Sample each `count` times, or until nothing comes; returns how many turns were noted."""
+        """Sample each `count` times, or until no samples come; returns the number of turns noted."""
         noted, passes = self._drift.count, max(1, TOGETHER // len(trials))
         while count > 0:
             order = [trial for _ in range(min(count, passes)) for trial in self._shuffled(trials)]
@@ -234,15 +228,15 @@ class Rounds:
         return order
 
 
-# -- what changes for all alike: clocks, heat, other users of the device ----------------------------------------------
+# -- changes common to all configs: clocks, heat, other users of the device -------------------------------------------
 
-# Passes of the fit: many for the first, few for later ones, which start from it.
+# Passes of the fit: many for the first fit; later fits start from its result.
 FIRST_PASSES, PASSES, SETTLED = 30, 4, 1e-4
-WORTH = 1e-3  # smallest relative noise that is believed
-CERTAIN = 2.5  # times what noise explains; below it samples stay as measured
+WORTH = 1e-3  # assume at least this relative noise
+CERTAIN = 2.5  # turns differ if they do so by this many times their noise; otherwise samples stay as measured
 LEAST_OF_A_LINE = 6  # samples; a shorter turn gets a constant level
-LOADED = 0.05  # relative; if the middle 60% of what is left spreads over more, others use the device
-FITTED_TURNS = 32  # the latest; older turns stay as they are
+LOADED = 0.05  # relative; others use the device if the middle 60% of the residuals spread over more
+FITTED_TURNS = 32  # fit the latest turns; older ones stay as they are
 
 
 class _Sample(NamedTuple):
@@ -254,10 +248,10 @@ class _Sample(NamedTuple):
 
 
 class Drift:
-    """The samples of a race, turn by turn, and the removal of what changes for all configs alike.
+    """The samples of a race by turn, and the removal of changes common to all configs.
 
-    Each turn samples every remaining config equally often, in random order. Within a turn times may drift linearly,
-    between turns arbitrarily. In logarithms: sample = config's time + turn's line + noise.
+    Each turn samples every remaining config equally often, in random order. Times may drift linearly within a turn and
+    arbitrarily between turns. In logarithms: sample = config's time + turn's line + noise.
     """
 
     def __init__(self) -> None:
@@ -291,7 +285,7 @@ class Drift:
         return len(self._turns)
 
     def take_out(self) -> None:
-        """Rewrite all samples as if nothing had drifted, if something has."""
+        """Remove drift from all samples, if there is any."""
         if not self._turns:
             return
         levels = self._fit()
@@ -304,7 +298,7 @@ class Drift:
         del self._turns[: max(0, len(self._turns) - FITTED_TURNS)]
 
     def _rewrite(self, turn: Sequence[_Sample], levels: Sequence[float]) -> None:
-        """Remove the turn's line, and scale the residual by the noise that the fit took."""
+        """Remove the turn's line, and scale up the residuals, since the fit absorbs some noise."""
         taken = 1 if len(turn) < LEAST_OF_A_LINE else 2
         larger = math.sqrt(len(turn) / (len(turn) - taken)) if len(turn) > taken else 1.0
         for sample, level in zip(turn, levels):
@@ -314,10 +308,10 @@ class Drift:
                 sample.trial.samples_us[sample.at] = math.exp(time + larger * noise + (self._base or 0.0))
 
     def _is_loaded(self) -> bool:
-        """Whether times spread as where others use the device.
+        """Whether the spread of times shows load by others.
 
-        That comes and goes within a few samples: the level of a turn would be that of the load, and would make of what
-        was measured meanwhile samples that are faster than any.
+        Load comes and goes within a few samples. It would raise a turn's level, and the correction would make the
+        turn's undisturbed samples faster than any real one.
         """
         apart: list[float] = []
         for _, samples in itertools.groupby(itertools.chain(*self._turns), operator.attrgetter("trip")):
@@ -369,7 +363,7 @@ class Drift:
 
 
 def line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Offset and slope of a line robust to outliers: from the medians of the outer thirds."""
+    """Offset and slope of a line, robust to outliers: from the medians of the outer thirds."""
     third = len(points) // 3
     if len(points) < LEAST_OF_A_LINE:
         return median([value for _, value in points]), 0.0

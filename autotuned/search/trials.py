@@ -1,4 +1,4 @@
-"""The trials of a search: which are open, which share a binary, what is known of each, what a whole call of one is."""
+"""The trials of a search: which are open, which share a binary, their timings, and how to time a whole call."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Board:
         self._job = job
         self._identities = list(job.configs)
         self.trials: list[Trial] = []  # one per config that this search measures
-        self.duplicates: dict[int, Trial] = {}  # by index: the trial of the same binary that is measured for both
-        self.why: dict[int, Reason] = {}  # why trials failed if the error's text does not say it all, by index
-        self.passed: dict[str, tuple[Checked, ...]] = {}  # checks that found a config right, by identity
-        self.failed_checks: dict[str, tuple[Checked, ...]] = {}  # checks that found it wrong
+        self.duplicates: dict[int, Trial] = {}  # by index: the trial with the same binary that is measured instead
+        self.why: dict[int, Reason] = {}  # why trials failed, by index, unless the error's text says it all
+        self.passed: dict[str, tuple[Checked, ...]] = {}  # checks that a config passed, by identity
+        self.failed_checks: dict[str, tuple[Checked, ...]] = {}  # checks that it failed
         self.launched = 0  # number of configs launched at least once, or excluded from launching
 
     def place(self, identity: str) -> int:
@@ -45,7 +45,7 @@ class Board:
         return next(trial for trial in self.trials if trial.index == index)
 
     def extend(self, identities: Sequence[str], restore: Callable[[], None]) -> list[Trial]:
-        """Trials of further candidates, which the job's `configs` have by now."""
+        """Add trials of more candidates, which are already in the job's `configs`."""
         self._identities += identities
         made = [self.made(identity, restore) for identity in identities]
         self.trials += made
@@ -68,7 +68,7 @@ class Board:
         return self.why.get(trial.index, Reason.FAILED)
 
     def forgive(self, *trials: Trial) -> None:
-        """Take back errors that say nothing of the config, such as a full memory: what was measured counts."""
+        """Clear errors that say nothing about the config, such as lack of memory, so that its samples count."""
         for trial in trials:
             if self.reason(trial).lifetime is Lifetime.SEARCH:
                 trial.error = None
@@ -80,7 +80,7 @@ class Board:
         return sum(reason is Reason.WRONG for reason in self.why.values())
 
     def made(self, identity: str, restore: Callable[[], None], call: Call | None = None) -> Trial:
-        """A new trial of a config for the job's call, or another; `restore` runs first in its preparation."""
+        """A new trial of a config for the job's call, or another call; its preparation starts with `restore`."""
         job, config, call = self._job, self._job.configs[identity], call or self._job.call
         arguments = call.full(config)
         whole = WholeCall(job, config) if job.objective == "call" else None
@@ -117,7 +117,7 @@ class Board:
         return configs.label(form, self._job.tunable.has_options)
 
     def is_hooked(self, trial: Trial) -> bool:
-        """Whether user code runs before the launch: it may write, and may change what is compiled."""
+        """Whether user code runs before the launch; it may write tensors, and change what is compiled."""
         config = self._job.configs[self.identity(trial)]
         return config.pre_hook is not None or self._job.hooks.before is not None
 
@@ -139,10 +139,10 @@ class Board:
         return [trial for trial in self.trials if trial.error]
 
     def pair(self, trial: Trial, first: Trial) -> Trial:
-        """Mark a trial as a duplicate of one that was ready earlier; the earlier in the list stands for both.
+        """Mark a trial as a duplicate of one that was ready earlier; the earlier in the list is measured.
 
         Returns:
-            The trial that is measured.
+            The measured trial.
         """
         first = self.duplicates.get(first.index, first)
         if first.index < trial.index:
@@ -160,11 +160,11 @@ class Board:
     # -- timings -------------------------------------------------------------------------------------------------
 
     def timings(self) -> list[Timing]:
-        """Timings of the candidates in list order, without those never tried or stopped by a full memory."""
+        """Timings of the candidates in list order, except those never tried or out of memory."""
         return list(self.found().values())
 
     def found(self) -> dict[str, Timing]:
-        """The same by identity."""
+        """The same, by identity."""
         found = {identity: self._judged(identity, timing) for identity, timing in self._job.known.items()}
         for trial in self.trials:
             if trial.index not in self.duplicates and self._is_worth_telling(trial):
@@ -190,7 +190,7 @@ class Board:
         return timing.replace(passed=passed, failed=failed)
 
     def _same(self) -> dict[str, Timing]:
-        """Timings of duplicates: those of the measured config under the other name."""
+        """Timings of duplicates: the measured config's, under their own identity."""
         found = {}
         for index, first in self.duplicates.items():
             form = self._job.form(self._identities[index])
@@ -210,7 +210,7 @@ class Board:
                 yield identity, timing
 
     def reasons(self) -> list[tuple[str, str]]:
-        """Reason and label of each config that failed; of earlier failures if none was tried now."""
+        """Reason and label of each config that failed now, or else earlier."""
         if failed := self.failed():
             return [(trial.error or "", self.label(trial)) for trial in failed]
         known = [timing for identity, timing in self._job.known.items() if identity in self._job.configs]
@@ -238,7 +238,7 @@ class Board:
         raise failures.all_failed(kernel, self.reasons())  # now, or in an earlier search
 
     def _is_out(self, trial: Trial) -> bool:
-        """Whether a trial cannot win for the list: it failed, is a duplicate, or is not in the list."""
+        """Whether a trial cannot win: it failed, is a duplicate, or is not in the list."""
         is_spare = self.identity(trial) == self._job.spare
         return bool(trial.error) or is_spare or trial.index in self.duplicates
 
@@ -269,9 +269,9 @@ class Board:
 
 
 class WholeCall:
-    """What `objective="call"` times, one call as a program makes it: zeroing, the hook, a launch without a look-up.
+    """One call as a program makes it, for `objective="call"`: zeroing, the hook, a launch without a look-up.
 
-    The first call goes through Triton, later ones launch directly if possible.
+    The first call goes through Triton; later ones launch directly if possible.
     """
 
     def __init__(self, job: Job, config: Any) -> None:

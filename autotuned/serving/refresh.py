@@ -213,7 +213,7 @@ def _refreshed(strict: bool, rest: Callable[[float], bool] | None = None) -> Ref
 
 
 def _one_by_one(changed: list[_Used], strict: bool, rest: Callable[[float], bool]) -> Iterator[Swap]:
-    """Read and swap with rests in between, in which others may refresh; what is left then is found by the next look."""
+    """Read and swap with pauses, in which others may refresh; the next look finds whatever is left then."""
     left = changed[::-1]
     while left:
         with _lock:

@@ -59,7 +59,7 @@ class Members:
         return math.prod(part.about for part in self.parts)
 
     def is_at_most(self, most: int) -> bool:
-        """Whether an exact space has at most `most` members; looks at no more."""
+        """Whether an exact space has at most `most` members; examines no more."""
         return self.exact and sum(1 for _ in itertools.islice(iter(self), most + 1)) <= most
 
     @property

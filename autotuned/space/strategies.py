@@ -53,7 +53,7 @@ class Asking(Protocol):
 class Strategy:
     """Asks for configs of a space and is told their times; deterministic for a given seed."""
 
-    asks_ahead = True  # may be asked while results are missing, and told better ones later
+    asks_ahead = True  # may be asked while results are missing, and told better results later
 
     def __init__(self, members: Members, begin: Callable[[], Asking]) -> None:
         self.members, self._begin = members, begin

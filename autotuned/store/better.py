@@ -7,7 +7,7 @@ from autotuned.store.record import QUALITIES, Timing, TuningRecord
 
 
 def merged(some: TuningRecord, other: TuningRecord) -> TuningRecord:
-    """The better record, completed with what the other knows; `some` if they are equally good.
+    """The better record, completed with the other's timings; `some` if they are equally good.
 
     The order: having a winner, stronger conditions, better quality, more configs, more samples. From the other record
     come check verdicts and, under the same protection, timings of further configs, which do not change the winner.
@@ -16,7 +16,7 @@ def merged(some: TuningRecord, other: TuningRecord) -> TuningRecord:
 
 
 def joined(taken: TuningRecord, left: TuningRecord) -> TuningRecord:
-    """The first record, with its winner, plus what the second one knows."""
+    """The first record, with its winner, plus the second one's timings and checks."""
     found = with_verdicts_of(left, taken)
     return found.extended(left.timings) if left.conditions.restore == taken.conditions.restore else found
 

@@ -79,7 +79,7 @@ class Choice(Frozen):
 
 
 class Look(Frozen):
-    """What one place has for a key: a choice, or why there is none."""
+    """A place's answer for a key: a choice, or why there is none."""
 
     choice: Choice | None = None
     # "absent", "damaged", "unreadable", "newer schema", "config gone", "weaker conditions" or "mode"; with a choice,

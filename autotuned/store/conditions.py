@@ -211,7 +211,7 @@ def _spread(tolerance: Mapping[str, float]) -> str:
 
 
 def _reference_words(reference: Json) -> str:
-    """Kind and digest: a reference is identified by what it computes, not by name."""
+    """Kind and digest: a reference is identified by its code, not by name."""
     kind = next(iter(reference), "")
     return f"{kind} {str(reference.get(kind))[:12]}"
 
@@ -225,7 +225,7 @@ def _poison_covers(measured: bool | tuple[str, ...], needed: bool | tuple[str, .
 def _restore_lack(measured: Restore, needed: Restore) -> str:
     if restore_covers(measured, needed):
         return ""
-    asked = "what is written put back" if needed is None else f"{_listed(needed)} put back"
+    asked = "the written arguments restored" if needed is None else f"{_listed(needed)} restored"
     return f"with restore_value={_listed(measured or ())}, not with {asked}"
 
 

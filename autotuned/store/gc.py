@@ -25,7 +25,7 @@ _PROGRAM_S = 365 * DAY_S  # rewritten when the program launches something else
 
 @dataclass
 class Freed:
-    """What a clean-up removed, and what is left."""
+    """What a clean-up removed and kept."""
 
     records: int = 0
     leftovers: int = 0

@@ -43,7 +43,7 @@ def journal_path(key: Key) -> Path:
 
 
 def ahead_journal_path(key: Key) -> Path:
-    """The journal of what is compiled ahead of a search by Triton for the key."""
+    """The journal of configs compiled ahead of Triton's own search of the key."""
     return journal_path(key).with_suffix(".ahead.json")
 
 

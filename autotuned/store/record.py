@@ -1,4 +1,4 @@
-"""One tuning result: what was measured and what won, as JSON, and in its file."""
+"""One tuning result: the timings and the winner, as JSON, and in its file."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def _in_folder(below: Path, kernel: str) -> Path:
 
 
 def record_path(key: Key, below: Path | None = None) -> Path:
-    """The record of a key, in the cache folder or another one; `layout` says what lies around it."""
+    """The path of a key's record, in the cache folder or another one; `layout` has the other paths."""
     return kernel_folder(key.kernel, below) / f"{key.digest}.json"
 
 

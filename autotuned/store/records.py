@@ -45,7 +45,7 @@ def scratch_folder() -> Path:
 def locked(key: Key, device: Device, between_processes: bool = True) -> Iterator[Lock]:
     """Hold the key's lock: one process or thread searches, the others wait (see `locks.locked`).
 
-    First waits for what this thread has launched on its device. That may need another rank, as a receive does, and this
+    First waits for this thread's launches on its device. These may need another rank, as a receive does, and this
     rank must not hold the lock meanwhile: the other one may want the same key before it sends.
     """
     wait_for(device)
@@ -83,7 +83,7 @@ def read_of(key: Key) -> TuningRecord | None:
 
 
 def react(seen: Look | Unread) -> None:
-    """Move a damaged record aside, and warn once about what a user can fix."""
+    """Move a damaged record aside, and warn once about problems that a user can fix."""
     path = Path(seen.path)
     if seen.problem == "damaged":
         damaged(path, seen.detail)

@@ -23,7 +23,7 @@ _searches = 0
 
 @contextmanager
 def trials(folder: Path) -> Iterator[None]:
-    """Keep what this thread compiles in a `with` block below `folder`; existing binaries there are used.
+    """Cache this thread's compilations in a `with` block in `folder`; existing binaries there are used.
 
     Triton's cache is still used by other threads, for the launcher stubs that kernels share, and for everything if the
     user has a cache manager or the folder is not writable.
@@ -51,7 +51,7 @@ def same_as(folder: Path | None) -> Iterator[None]:
 
 
 def current() -> Path | None:
-    """The folder for what this thread compiles; None outside `trials`."""
+    """The folder for this thread's compilations; None outside `trials`."""
     return getattr(_thread, "folder", None)
 
 

@@ -1,4 +1,4 @@
-"""Triton's compiled kernels: compile them elsewhere, launch them without Triton's look-up, see what they access."""
+"""Triton's compiled kernels: compile them elsewhere, launch them without Triton's look-up, analyze their accesses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Compilation(Frozen):
     """What Triton would compile for a launch: its hash in Triton's cache, and a function that compiles it.
 
     Attributes:
-        ended: Puts what was compiled into Triton's table of the kernel.
+        ended: Puts the compiled kernel into Triton's table.
     """
 
     digest: str
@@ -89,7 +89,7 @@ def asked(warm_up: Callable[[], Any]) -> Compilation | None:
 
 
 def compiles_for_cache(jit: Any) -> bool:
-    """Whether Triton caches what it compiles of a function and finds it again, without hooks that ask or listen."""
+    """Whether Triton caches a function's kernels and finds them again, without hooks that interfere or listen."""
     from triton import knobs
 
     hooked = is_hooked(jit) or knobs.runtime.jit_cache_hook is not None or not kernel.is_tritons(type(jit).run)
@@ -162,7 +162,7 @@ def shared_memory_limit() -> int | None:
 
 
 def out_of_shared_memory(need: int, limit: int, told_by: str) -> Exception:
-    """Triton's error for too much shared memory, for a kernel that was not compiled to find out."""
+    """Triton's error for too much shared memory, for a kernel that need not be compiled to know."""
     from triton.runtime.errors import OutOfResources
 
     error: Exception = OutOfResources(need, limit, f"shared memory (predicted from {told_by})")
@@ -272,7 +272,7 @@ def _held_outside(jit: Any, device: int) -> _Holds:
 
 
 def _holds(jit: Any, device: int, loaded: Any) -> _Holds:
-    """A function telling whether all that decides a kernel's choice is unchanged; what it checks, and dicts of that.
+    """A function that tells whether everything that decides a kernel is unchanged; its checks, and their dicts.
 
     `loaded` are Triton's caches of the kernel on the device; None for a binary outside them.
     """
@@ -422,7 +422,7 @@ _LAUNCHED_WITH = ("name", "shared", "num_warps", "num_ctas", "cluster_dims", "tm
 
 
 def binary_identity(compiled: Any) -> str | None:
-    """A hash of the machine code and launch parameters; None if there is no code."""
+    """A hash of the machine code and launch parameters; None without code."""
     code = getattr(compiled, "kernel", None)
     if not isinstance(code, (bytes, str)):
         return None

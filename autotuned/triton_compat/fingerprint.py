@@ -196,7 +196,7 @@ def _ptxas(arch: str) -> str | None:
 def _are_one(tool: tuple[str, int, int], own: tuple[str, int, int]) -> bool:
     """Whether two files are one compiler: of the same bytes, or programs that tell the same version and build.
 
-    A script with the version of what it runs is another: it may run that with other options.
+    A wrapper script that reports the version of the program it runs still differs: it may add options.
     """
     paths = tool[0], own[0]
     if tool[1] == own[1] and _sha256(paths[0]) == _sha256(paths[1]):

@@ -79,7 +79,7 @@ def _source_class(original: Any, forms: Forms) -> Any:
                 return build(options)
             return forms.get(_key(self.hash(), options), options, build, context)
 
-    SharedSource.__name__ = original.__name__  # by which it is told what is compiled
+    SharedSource.__name__ = original.__name__  # by which compilations are recognized
     return SharedSource
 
 

@@ -1,4 +1,4 @@
-"""What Triton's records of a function leave out: told from its text, without Triton's walk over its syntax."""
+"""Values that Triton's records of a function omit, found from its text, without Triton's walk over its syntax."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def cached_as(source: Any, code: str) -> Iterator[None]:
     """While a source compiles: find nothing else in Triton's cache for it, where Triton's hash does not say it all.
 
     Args:
-        code: Text of what it is compiled from, as its binary is kept under.
+        code: Text of everything it is compiled from, under which its binary is kept.
     """
     if is_hashed_whole(source):
         yield
@@ -126,7 +126,7 @@ _of_triton: dict[int, tuple[Any, str, list[Any] | None]] = {}
 def _outside(jit: Any, all_values: bool) -> list[Any] | None:
     """The functions of Triton that a text may name; None if it may name anything else that counts.
 
-    With `all_values` numbers and the like count too, as attributes of modules other than Triton's.
+    With `all_values` numbers and similar values count too, as attributes of modules other than Triton's.
     """
     function, written = getattr(jit, "fn", None), getattr(jit, "src", None)
     if not isinstance(function, FunctionType) or not isinstance(written, str) or not written.isascii():

@@ -19,7 +19,7 @@ from autotuned.typed_json import Json
 
 WARP_SIZE = 32
 _PLACES = ("extern_libs",)  # options with local paths
-_LIBDEVICE = "TRITON_LIBDEVICE_PATH"  # linked in; which ptxas there is matters to what is compiled here
+_LIBDEVICE = "TRITON_LIBDEVICE_PATH"  # linked in; the ptxas in use matters to code compiled here
 
 
 class Specialization(Frozen):
@@ -37,7 +37,7 @@ NUMBERS = frozenset(("i1", "u1", "i8", "u8", "i16", "u16", "i32", "u32", "i64", 
 
 
 def is_fixed(value: Any) -> bool:
-    """Whether no hook can change what a launch with this argument is compiled for; False for descriptors."""
+    """Whether no hook can change the specialization of a launch with this argument; False for descriptors."""
     if isinstance(value, tuple):
         return all(map(is_fixed, value))
     plain = value is None or isinstance(value, (bool, int, float, str, bytes, type))
@@ -171,7 +171,7 @@ _options: dict[int, tuple[Any, dict[Any, Any]]] = {}
 _NO_OPTIONS: tuple[Any, dict[Any, Any]] = (None, {})
 _PLAIN = frozenset((type(None), bool, int, float))
 _COUNTS, _WARPS = ("num_warps", "num_stages"), (1, 2, 4, 8, 16, 32)
-_bases: dict[int, tuple[Any, Any, Mapping[str, int]]] = {}  # by id: options, those that they were made of, and counts
+_bases: dict[int, tuple[Any, Any, Mapping[str, int]]] = {}  # by id: options, the options they were made of, and counts
 _MOST_BASES = 256
 
 
@@ -186,7 +186,7 @@ def _with_counts(base: Any, counts: Mapping[str, int]) -> Any:
 
 
 def made_of(options: Any) -> tuple[Any, Mapping[str, int]] | None:
-    """The options that these were made of, and what differs; None if Triton made them."""
+    """The options that these were made of, and the differences; None if Triton made them."""
     made, base, counts = _bases.get(id(options), (None, None, {}))
     return (base, counts) if made is options else None
 
@@ -331,7 +331,7 @@ def changes_code(jit: Any = None) -> str:
 
 
 def _state() -> tuple[Any, ...] | None:
-    """An object that stays the same while neither the environment nor a knob changes; None if that cannot be told."""
+    """An object that stays the same while neither the environment nor a knob changes; None if that is unknown."""
     global _latest_state
     import triton.knobs as knobs
 
@@ -345,7 +345,7 @@ def _state() -> tuple[Any, ...] | None:
 
 
 _latest_state: tuple[Any, ...] = ()
-_latest_knobs: tuple[Any, str] = (None, "")  # a state, and what it sets
+_latest_knobs: tuple[Any, str] = (None, "")  # a state, and the variables it sets
 
 
 def _set_knob() -> str:

@@ -1,4 +1,4 @@
-"""A call bound to parameter names, and what the miss path must know about the called function."""
+"""A call bound to parameter names, and the miss path's interface to the called function."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Call(Frozen):
 
 
 class Outline:
-    """A tensor without its memory: what a kernel is compiled for and a key is made of."""
+    """A tensor without its memory: everything that keys and specializations depend on."""
 
     __slots__ = ("_address", "_gpu", "_strides", "device", "dtype", "shape")
 

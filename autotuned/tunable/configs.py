@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
 from autotuned._startup import Frozen, errors, later
+from autotuned.key.key import PLAIN
 from autotuned.typed_json import Fallback, Json, canonical, encode, is_numpy_scalar
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def is_config(value: object) -> bool:
 
 
 def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> dict[str, Json]:
-    """A config's canonical form: all fields with defaults, `pre_hook` by what it does.
+    """A config's canonical form: all fields with defaults, `pre_hook` by its code.
 
     Raises:
         ConfigError: The config has an unknown field, or an option that is not a number.
@@ -188,11 +189,11 @@ def plain_values(config: Config) -> tuple[Any, ...] | None:
     kwargs = fields.pop("kwargs")
     values = *fields.values(), *kwargs.values()
     kinds = tuple(map(type, values))  # 1 equals True
-    plain = _PLAINEST.issuperset(kinds) and fields.get("ir_override") is None
+    plain = _AS_KEY.issuperset(kinds) and fields.get("ir_override") is None
     return (len(fields), *fields, *kwargs, *kinds, *values) if plain else None
 
 
-_PLAINEST = frozenset((int, str, bool, type(None)))
+_AS_KEY = PLAIN - {float}  # -0.0 equals 0.0
 
 
 def identity(config: Config, kernel: str, fallback: Fallback | None = None) -> str:
@@ -302,7 +303,7 @@ def _check_name(name: Any, tunable: HasParameters) -> None:
     if not tunable.allows(name):
         known = [parameter.name for parameter in tunable.parameters]
         raise errors.ConfigError(
-            f"`{tunable.name}`: a config sets {name!r}, which is no parameter of the kernel."
+            f"`{tunable.name}`: a config sets {name!r}, which is not a parameter of the kernel."
             + suggestion(str(name), known),
             kernel=tunable.name,
         )

@@ -11,7 +11,7 @@ from autotuned.typed_json import Json
 
 
 def misfit(form: Mapping[str, Json], identities: Iterable[str]) -> str:
-    """In one line, why a config, given in canonical form, is none of the live ones; configs are never adapted."""
+    """One line on why a config, given in canonical form, is not among the live ones; configs are never adapted."""
     live = [json.loads(identity) for identity in identities]
     if not live:
         return f"{label(form)}: the call has no config that launches"
@@ -59,4 +59,4 @@ def _of_hooks(form: Mapping[str, Json], live: list[Any]) -> str:
 
 
 def _of_values(live: list[Any]) -> str:
-    return f"it is none of the {len(live)} configs of this call: the list was edited, or this call may not use it"
+    return f"it is not among the {len(live)} configs of this call: the list was edited, or this call may not use it"

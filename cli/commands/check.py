@@ -33,18 +33,18 @@ def check(
         float, typer.Option(metavar="SHARE", help="With --measure: the loss that passes; 0.05 is 5%.")
     ] = 0.05,
     fix: Annotated[
-        bool, typer.Option("--fix", help="With --measure: drop choices that lose to what runs untuned.")
+        bool, typer.Option("--fix", help="With --measure: drop choices that lose to the untuned config.")
     ] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Check config files, and on request whether they still win.
+    """Check config files, and optionally time their choices.
 
     Without options it checks schema, values, duplicates, dead entries, and entries that an earlier PATH shadows. That
     needs neither torch nor a GPU.
 
     --import matches names and types with the kernels' signatures, configs with their lists, and the source with the one
-    that was tuned. --measure times every case with a choice for this device again, beside what runs untuned and the
-    runner-up; --fix takes choices that lose to what runs untuned out of their files.
+    that was tuned. --measure times every case with a choice for this device again, against the untuned config and
+    the runner-up; --fix removes choices that lose to the untuned config from their files.
 
     Exit codes: 0 all is well; 1 a fault, a choice that loses, or nothing to time.
     """
@@ -68,7 +68,7 @@ def _failed(found: CheckResult) -> str:
     beaten = sum(one.beaten for one in found.lost)
     words = [terminal.counted(len(found.faults), "fault")]
     if beaten:
-        words.append(f"{terminal.counted(beaten, 'choice')} lose to what runs untuned (--fix drops them)")
+        words.append(f"{terminal.counted(beaten, 'choice')} lose to the untuned config (--fix drops them)")
     return ", ".join([*words, f"{len(found.lost) - beaten} choices lose by more than {found.tolerance:.0%}"])
 
 

@@ -22,13 +22,13 @@ KINDS = ("added", "removed", "changed", "compiled")
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="A config file, or a folder of them.")],
     after: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 where choices differ.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if choices differ.")] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Show which choices B adds, removes or changes against A.
+    """Show which choices B adds to, removes from or changes in A.
 
-    Exit codes: 0 whether they differ or not; 1 a file cannot be read. With --exit-code also 1 where a call has another
-    config, or is in one of the two only; other times alone do not count.
+    Exit codes: 0 whether they differ or not; 1 a file cannot be read. With --exit-code also 1 if a call has different
+    configs, or is in only one of the two; differing times alone do not count.
     """
     found = autotuned.diff(before, after)
     terminal.complain_of(found.faults)

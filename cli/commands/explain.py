@@ -28,7 +28,7 @@ def explain_(
         typer.Argument(
             metavar="KERNEL",
             autocompletion=complete,
-            help="A kernel's name, or the end of it; or a target as for `tune`: app.kernels:matmul.",
+            help="A kernel's name or a dotted suffix, or a target as for `tune`: app.kernels:matmul.",
         ),
     ],
     digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin with this.")] = None,
@@ -36,7 +36,7 @@ def explain_(
 ) -> None:
     """Say which place answers a kernel's calls here and now.
 
-    For a miss it names what differs from the nearest stored key.
+    For a miss it says how the nearest stored key differs.
 
     Given a kernel's name, it compares the stored keys with this machine's device, toolchain and environment, and does
     not import your program. Given a target (`app.kernels:matmul`, `kernels.py`), it imports the kernel and explains

@@ -1,4 +1,4 @@
-"""`autotuned export`: writes the user's choices into config files, and compiles the kernels beside them."""
+"""`autotuned export`: writes the user's choices into config files, and compiles their kernels."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def export(
     kernels: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KERNEL...", autocompletion=complete, help="Only these kernels: their names, or the ends of them."
+            metavar="KERNEL...", autocompletion=complete, help="Only these kernels: names or dotted suffixes."
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write config files into this folder.")] = ...,  # type: ignore[assignment]
     binaries: Annotated[
-        bool, typer.Option("--binaries", help="Compile the kernels of DIR too, into files beside its files.")
+        bool, typer.Option("--binaries", help="Also compile the kernels of DIR, into files next to its files.")
     ] = False,
     targets: Annotated[
         list[str] | None,

@@ -23,7 +23,7 @@ def gc(
     ] = None,
     max_age: Annotated[
         str | None,
-        typer.Option("--max-age", metavar="AGE", help="Remove what was not used for this long: 30d, 12h or 2w."),
+        typer.Option("--max-age", metavar="AGE", help="Remove what was unused for this long: 30d, 12h or 2w."),
     ] = None,
     binaries: Annotated[
         Path | None,
@@ -31,10 +31,10 @@ def gc(
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Remove records that were not used for longest.
+    """Remove the least recently used records.
 
-    What killed processes left behind goes too. Without a limit the usual ones hold: 1 GiB, and a year without use.
-    Records of a running search stay, and so do config files.
+    It also removes leftovers of killed processes. The default limits are 1 GiB, and a year without use. Records of a
+    running search stay, and so do config files.
 
     --binaries cleans a folder of `autotuned run --binaries DIR` instead. If DIR holds config files, it removes the
     compiled kernels that no entry names.
@@ -71,7 +71,7 @@ def _unnamed(folder: Path, given: bool) -> evict.Freed:
     from autotuned.binaries import gc as unnamed
 
     if given:
-        problem = "expected no limit: beside config files, only binaries that no entry names are removed"
+        problem = "expected no limit: in a folder of config files, only binaries that no entry names are removed"
         raise typer.BadParameter(problem, param_hint="--max-size, --max-age")
     return unnamed.run(folder)
 

@@ -18,9 +18,9 @@ def import_(
 ) -> None:
     """Write the choices of config files into the user's store.
 
-    A choice that was measured on this machine stays. Compiled kernels are not imported: the store holds no code.
+    Choices measured on this machine stay. Compiled kernels are not imported: the store holds no code.
 
-    Exit codes: 0 done; 3 some of it could not be read and is left out; 1 none could.
+    Exit codes: 0 done; 3 some could not be read and are left out; 1 none could.
     """
     result = autotuned.import_configs(paths)
     terminal.complain_of(result.faults)
@@ -31,9 +31,9 @@ def import_(
         terminal.say(f"imported {imported}; {result.same} were there, {result.kept} were measured here and stay")
         if result.binaries:
             left = terminal.counted(result.binaries, "compiled kernel")
-            terminal.say(f"{left} not taken: register_configs(FOLDER, binaries=True) serves from where they lie")
+            terminal.say(f"{left} not imported: register_configs(FOLDER, binaries=True) serves them in place")
         if result.rules:
             left = terminal.counted(result.rules, "rule")
-            terminal.say(f"{left} not taken: register_configs(FOLDER) serves from where they lie")
+            terminal.say(f"{left} not imported: register_configs(FOLDER) serves them in place")
     if result.faults:
         raise typer.Exit(3 if result.written or result.same or result.kept else 1)

@@ -40,10 +40,10 @@ def list_(
     triton: terminal.OnlyTriton = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """List what is stored and what config files hold.
+    """List the choices in the store and in config files.
 
-    The config files of this package are listed only if you name a kernel. --unused and --missing compare the choices
-    with the calls of a recording: what was tuned and never called, what was called and is not tuned.
+    The config files of this package are listed only if you name a kernel. --unused lists choices that a recording never
+    calls, --missing its calls that are not tuned.
 
     --digest prints 64 hex digits. They are equal on two machines, ranks or runs exactly when the choices are; to see
     what differs, `export` on both and `diff`.
@@ -83,7 +83,7 @@ def _print_digest(kernel: str | None, is_comparing: bool, as_json: bool) -> None
 def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: bool, as_json: bool) -> None:
     path = recording_of(recorded)
     if not unused and not missing:
-        raise typer.BadParameter("expected --unused, --missing or both beside it", param_hint="--calls")
+        raise typer.BadParameter("expected --unused, --missing or both as well", param_hint="--calls")
     made = file.read(path)
     wanted = None if kernel is None else listing.named({*kernels(), *(call.kernel for call in made)}, kernel)
     found = Usage(call for call in made if wanted is None or call.kernel in wanted)

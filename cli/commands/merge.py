@@ -19,13 +19,13 @@ def merge(
     out: Annotated[Path, typer.Option("--out", metavar="OUT", help="A folder, or a file that ends in .json.")] = ...,  # type: ignore[assignment]
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Put config files together into new ones.
+    """Merge config files into new ones.
 
-    The inputs are never written. Where several have another config for one call, stderr names the conflict, and the one
-    that was measured better wins: with times before without; then the larger gain over the default; then the faster;
-    then the first. A file with git's conflict marks is read line by line.
+    The inputs are never changed. If several have different configs for one call, stderr names the conflict, and the
+    better measured one wins: with times before without; then the larger gain over the default; then the faster; then
+    the first. A file with git's conflict markers is read line by line.
 
-    Exit codes: 0 done; 3 some of the inputs could not be read and is left out; 1 none could.
+    Exit codes: 0 done; 3 some inputs could not be read and are left out; 1 none could.
     """
     merged = autotuned.merge(paths, out)
     terminal.complain_of(merged.faults)

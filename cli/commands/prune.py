@@ -30,13 +30,13 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be removed, and change nothing.")] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Take out of config files what a recording never calls.
+    """Remove config file entries that a recording never calls.
 
-    It lists the entries and asks before it removes them. Their compiled kernels go too, and a file goes with its last
-    entry. Entries for devices that the recording does not have stay, and so does one that differs in sizes alone from a
+    It lists the entries and asks before it removes them, with their compiled kernels. A file without entries is
+    removed too. Entries for devices that the recording lacks stay, and so do entries that differ only in sizes from a
     call without an entry: `nearest=` may serve it.
 
-    Exit codes: 0 done; 3 a file could not be read or changed, and is as it was; 1 none could, or you answered no.
+    Exit codes: 0 done; 3 a file could not be read or changed, and stays as it was; 1 none could, or you answered no.
     """
     if not unused:
         raise typer.BadParameter("expected --unused, which says what to remove", param_hint="--unused")
@@ -46,13 +46,13 @@ def prune(
         _print(found)
     if found.entries and not dry_run:
         if not yes:
-            terminal.ask(f"Take {_words(found)} out of {terminal.counted(len(found.files), 'file')}?")
+            terminal.ask(f"Remove {_words(found)} from {terminal.counted(len(found.files), 'file')}?")
         found = autotuned.prune(paths, calls=calls)
     terminal.complain_of(found.faults)
     if as_json:
         terminal.print_json(found.to_json())
     else:
-        would = "would be taken out" if dry_run else "taken out"
+        would = "would be removed" if dry_run else "removed"
         terminal.say(f"{_words(found)} {would}, {found.kept} kept" if found.entries else f"all {found.kept} are used")
     if found.faults:
         raise typer.Exit(3 if found.kept or found.entries else 1)

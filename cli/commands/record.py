@@ -17,13 +17,11 @@ from .. import terminal
 
 
 def record(
-    path: Annotated[
-        Path, typer.Argument(metavar="CALLS.jsonl", help="The file; calls are added to one that is there.")
-    ],
+    path: Annotated[Path, typer.Argument(metavar="CALLS.jsonl", help="The file; an existing one is added to.")],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.")],
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Run a command and write the calls of its tuned kernels down.
+    """Run a command and record the calls of its tuned kernels.
 
     Each distinct call goes into the file once, with its count. Processes that the command starts are recorded too.
 

@@ -47,13 +47,13 @@ def report(
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Show what tuning bought over what calls without tuning run.
+    """Show how much faster calls are with tuning.
 
-    Without tuning a call runs `default=`, or the first config of the list. Means are geometric, and never over several
-    devices or toolchains. Kernels that come with this package are shown only if you name them.
+    Without tuning a call runs `default=`, or the first config in the list. Means are geometric, and never mix devices
+    or toolchains. This package's own kernels are shown only if you name them.
 
-    --compare puts the choices of A and B for the same calls side by side. Each is `device=h200`, `triton=3.6.0`, both
-    with a comma between, a config file, a folder of them, or the cache folder of another store.
+    --compare shows the choices of A and B for the same calls side by side. Each is `device=h200`, `triton=3.6.0`, both
+    separated by a comma, a config file, a folder of them, or the cache folder of another store.
     """
     kernel = kernel_of(kernel, named)
     if compare is not None:

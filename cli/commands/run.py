@@ -26,24 +26,24 @@ def run(
     ] = False,
     binaries: Annotated[
         str | None,
-        typer.Option("--binaries", metavar="DIR", help="Keep what Triton kernels compile here, for the next start."),
+        typer.Option("--binaries", metavar="DIR", help="Keep compiled Triton kernels here, for the next start."),
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Run a command whose Triton kernels remember what was measured.
+    """Run a command and cache the choices of its Triton kernels.
 
     It calls `autotuned.install()` in each of the command's Python processes. Output, signals and the exit code are the
     command's own.
 
-    --binaries also keeps what every Triton kernel of the command compiles in DIR, so that the next start compiles
-    nothing, in another container too. DIR then holds code that runs on your GPU.
+    --binaries also keeps every Triton kernel that the command compiles in DIR, so that the next start compiles nothing,
+    even in another container. DIR then holds code that runs on your GPU.
     """
     spec = importlib.util.find_spec("autotuned")
     if spec is None or spec.origin is None:  # the package was deleted while it runs
         raise terminal.fail("autotuned is not installed as files; call autotuned.install() in the program.")
     startup = os.path.join(os.path.dirname(spec.origin), "dropin", "startup")
     if binaries == "":
-        raise typer.BadParameter("expected a folder, got an empty text", param_hint="--binaries")
+        raise typer.BadParameter("expected a folder, got an empty string", param_hint="--binaries")
     kind = "-".join([name for name, asked in (("replace", replace), ("race", race)) if asked]) or "seed"
     environment = env.for_command(kind, startup, os.path.expanduser(binaries or ""))
     if as_json:

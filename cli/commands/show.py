@@ -23,7 +23,7 @@ FASTEST = 5  # configs of the short form
 def show(
     kernel: Annotated[
         str | None,
-        typer.Argument(metavar="KERNEL", autocompletion=complete, help="The kernel's name, or the end of it."),
+        typer.Argument(metavar="KERNEL", autocompletion=complete, help="The kernel's name, or a dotted suffix."),
     ] = None,
     digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin with this.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Show every config, and every part of the key.")] = False,

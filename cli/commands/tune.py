@@ -34,12 +34,12 @@ def tune(
     ],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write config files into this folder.")] = None,
     binaries: Annotated[
-        bool, typer.Option("--binaries", help="With --out: compile the winners too, into files beside them.")
+        bool, typer.Option("--binaries", help="With --out: also compile the winners, into files next to them.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Measure again what is stored.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Measure stored cases again.")] = False,
     budget: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Stop after so long; the same command goes on."),
+        typer.Option(metavar="SECONDS", help="Stop after this long; the same command continues."),
     ] = None,
     isolate: Annotated[
         bool | None,
@@ -47,7 +47,7 @@ def tune(
     ] = None,
     devices: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="GPUs to tune on: all, or indices or UUIDs with commas."),
+        typer.Option(metavar="LIST", help="GPUs to tune on: all, or indices or UUIDs separated by commas."),
     ] = None,
     executor: Annotated[
         str, typer.Option(metavar="NAME", help="Where to tune: local, or ray for a cluster.")
@@ -57,7 +57,7 @@ def tune(
     ] = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Keep tuning what is recorded into calls.jsonl, or a store (URL), until Ctrl-C."),
+        typer.Option("--follow", help="Keep tuning calls as calls.jsonl or a store (URL) records them, until Ctrl-C."),
     ] = False,
     cover: Annotated[
         list[str] | None,
@@ -68,20 +68,20 @@ def tune(
     ] = 60.0,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Measure nothing: list what would be, and how long it takes."),
+        typer.Option("--dry-run", help="Measure nothing: list what would be measured, and estimate the time."),
     ] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Measure every case of the targets and keep the choices.
+    """Measure every case of the targets and store the choices.
 
-    Choices go into the store, and with --out into config files too; files that exist are added to. What is stored is
-    not measured again, unless it is noisy. After Ctrl-C the same command goes on where it stopped.
+    Choices go into the store, and with --out also into config files; existing files are added to. Stored cases are not
+    measured again, unless they are noisy. After Ctrl-C the same command continues where it stopped.
 
-    Cases come from `@kernel.case` in a module or file. Those of a recording are its calls, the most frequent first; a
-    script that it names runs only if it is a target too.
+    Cases come from `@kernel.case` in a module or file. A recording's cases are its calls, the most frequent first; a
+    script that it names runs only if you also name it.
 
     The device is the GPU if there is one, else Triton's interpreter; AUTOTUNED_DEVICE overrides that. --devices takes
-    indices among the visible GPUs, or UUIDs (GPU-..., MIG-...) or how they begin. Each GPU has its own process.
+    indices among the visible GPUs, or UUIDs (GPU-..., MIG-...) or prefixes of them. Each GPU has its own process.
 
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or are not finished; 130 interrupted.
     """
@@ -207,7 +207,7 @@ def _cells(case: CaseResult) -> list[str]:
 def _exit_code(result: TuneResult) -> int:
     """The exit code documented in the command's help, explained on stderr unless it is 0."""
     if result.interrupted:
-        terminal.remark("interrupted; what was measured is kept. Run the same command again to go on.")
+        terminal.remark("interrupted; results so far are kept. Run the same command again to continue.")
         return INTERRUPTED
     if not result.cases:
         raise terminal.fail(f"there is nothing to measure: the generators of cases yield none. {_hint()}")
@@ -217,9 +217,9 @@ def _exit_code(result: TuneResult) -> int:
         terminal.complain(f"error: {len(failed)} of {len(result.cases)} cases failed; the first: {failed[0].reason}")
     if open_:
         budget = f"the budget of {result.budget_s:g} s is used up"
-        terminal.complain(f"{budget}; {len(open_)} cases are not finished. Run the same command again to go on.")
+        terminal.complain(f"{budget}; {len(open_)} cases are not finished. Run the same command again to continue.")
     elif cut:
-        terminal.complain("the ranges of --cover are not finished. Run the same command again to go on.")
+        terminal.complain("the ranges of --cover are not finished. Run the same command again to continue.")
     if not failed and not open_ and not cut:
         return 0
     return 3 if not failed or any(case.status == "done" for case in result.cases) else 1

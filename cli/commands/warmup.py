@@ -20,20 +20,20 @@ HEADERS = ("kernel~", "call~", "config~")
 def warmup(
     path: Annotated[Path, typer.Argument(metavar="CALLS.jsonl", help="What `autotuned record` wrote.")],
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE.py...", help="Scripts that it names, and that may be run.")
+        list[str] | None, typer.Argument(metavar="FILE.py...", help="Scripts named in the recording that may run.")
     ] = None,
     binaries: Annotated[
         Path | None,
-        typer.Option("--binaries", metavar="DIR", help="Compile them into files beside the config files of DIR too."),
+        typer.Option("--binaries", metavar="DIR", help="Also compile them into files next to the config files in DIR."),
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Compile what the calls of a recording need.
 
-    Each call gets its config and is compiled into Triton's cache, without a search or a launch. Kernels of modules are
-    imported by name; a script that the recording names runs only if you give it too.
+    Each call gets its config and is compiled into Triton's cache, without a search or a launch. Kernels in modules are
+    imported by name; a script that the recording names runs only if you also name it.
 
-    Exit codes: 0 all are ready; 3 some are not tuned or failed; 1 all.
+    Exit codes: 0 all are ready; 3 some are not tuned or failed; 1 none are ready.
     """
     from autotuned.offline.warmup import warmup  # needs torch and triton, if they are there
 

@@ -24,7 +24,7 @@ def complete(incomplete: str) -> list[str]:
 
 Kernel = Annotated[
     str | None,
-    typer.Argument(metavar="KERNEL", autocompletion=complete, help="Only this kernel: its name, or the end of it."),
+    typer.Argument(metavar="KERNEL", autocompletion=complete, help="Only this kernel: its name, or a dotted suffix."),
 ]
 OnlyKernel = Annotated[
     str | None, typer.Option("--kernel", metavar="NAME", autocompletion=complete, help="The same as KERNEL.")
@@ -34,7 +34,7 @@ OnlyKernel = Annotated[
 def kernel_of(argument: str | None, option: str | None) -> str | None:
     """The kernel named by the argument or by `--kernel`."""
     if argument is not None and option is not None:
-        raise typer.BadParameter(f"expected no KERNEL beside it, got {argument!r}", param_hint="--kernel")
+        raise typer.BadParameter(f"expected without KERNEL, got {argument!r}", param_hint="--kernel")
     return option if argument is None else argument
 
 

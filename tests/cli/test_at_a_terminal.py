@@ -45,7 +45,7 @@ def test_ctrl_c_keeps_what_was_measured(write: Write) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err
-    assert err.splitlines()[-1] == "interrupted; what was measured is kept. Run the same command again to go on."
+    assert err.splitlines()[-1] == "interrupted; results so far are kept. Run the same command again to continue."
     assert "mod_slow.work" in out and "n=0" in out and "n=1 " not in out and "wrote tuned/" in out
     assert len(json.loads(next(Path("tuned").glob("*/*.json")).read_text())["groups"][0]["entries"]) == 1
     unfinished = [choice for choice in _json("list")["choices"] if choice["config"] is None]

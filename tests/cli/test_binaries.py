@@ -35,7 +35,7 @@ def test_import_says_that_binaries_stay_where_they_lie(tmp_path):
     ship(tmp_path / "tuned")
     assert run_json("import", tmp_path / "tuned")["binaries"] == 1
     said = run("import", tmp_path / "tuned").output
-    assert "1 compiled kernel not taken: register_configs(FOLDER, binaries=True)" in said
+    assert "1 compiled kernel not imported: register_configs(FOLDER, binaries=True)" in said
 
 
 def test_gc_bounds_a_folder_of_kept_kernels(tmp_path):

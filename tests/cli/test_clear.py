@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("wide_output")
 def test_clear_deletes_what_it_is_told_to(write: Write) -> None:
     _run("tune", _work(write, "1 2"))
     _run("tune", _work(write, "1", name="mod_more"))
-    assert "give --yes" in _run("clear", code=2).stderr
+    assert "pass --yes" in _run("clear", code=2).stderr
     assert len(_json("list")["choices"]) == 3
     assert _json("clear", "mod_work.work", "--yes") == {
         "kernel": "mod_work.work", "deleted": 2, "cache": str(layout.root()),

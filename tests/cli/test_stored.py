@@ -145,7 +145,7 @@ def test_a_filter_that_nothing_fits_says_what_there_is(command: list[str]) -> No
 
 
 def test_filters_that_do_not_go_together_are_refused() -> None:
-    assert "expected no KERNEL beside it" in _run("list", "one", "--kernel", "two", code=2).stderr
+    assert "expected without KERNEL" in _run("list", "one", "--kernel", "two", code=2).stderr
     assert "plain listing" in " ".join(_run("list", "--digest", "--device", "h200", code=2).stderr.split())
     assert "expected the name of a kernel" in _run("show", code=2).stderr
 

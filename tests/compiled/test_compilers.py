@@ -148,7 +148,7 @@ def test_b63_what_ends_a_compilation_takes_its_config_along_and_nothing_else(wor
     assert error.startswith("CompileTimeAssertionFailure: ")
     assert "this one is refused" in error
     assert compilers.compiled == 2
-    assert "are not used any more" not in caplog.text
+    assert "are no longer used" not in caplog.text
     for name in ("HOW=endless", "HOW=child"):
         [line] = [line for line in caplog.messages if name in line]
         assert "TimedOut: not compiled within 8 s; it is left out (it took " in line
@@ -163,8 +163,8 @@ def test_binaries_that_do_not_arrive_are_noticed_and_threads_compile(workers, he
     assert set(call(tuned).values()) == {("ok", None)}
     assert not any(heard[: len(FINE)])
     assert 1 <= compilers.compiled <= 2
-    [line] = [line for line in caplog.messages if "are not used any more" in line]
-    assert "what they compile is not found in Triton's cache. Threads compile instead" in line
+    [line] = [line for line in caplog.messages if "are no longer used" in line]
+    assert "their binaries are not found in Triton's cache. Threads compile instead" in line
 
 
 def test_before_they_are_ready_and_after_they_have_ended_threads_compile(workers, heard, caplog):

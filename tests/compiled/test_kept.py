@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import logging
 import shutil
-import sys
 from pathlib import Path
 
 import fake_cuda
@@ -14,43 +12,11 @@ import pytest
 import torch
 import triton
 from damages import DAMAGES
+from kept_library import TEXT, module
 from triton.compiler import compiler
 
 from autotuned.dropin import install, stock_tuner
-from autotuned.triton_compat import fingerprint, specialization
-
-TEXT = """
-import triton
-import triton.language as tl
-
-SCALE = tl.constexpr(2)
-
-@triton.jit
-def twice(x):
-    return x * SCALE
-
-@triton.jit
-def plain(x_ptr, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x_ptr + i, twice(tl.load(x_ptr + i, mask=i < n)), mask=i < n)
-
-@triton.jit
-def of_a_tuple(pair, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(pair[0] + i, tl.load(pair[1] + i, mask=i < n), mask=i < n)
-"""
-
-
-def module(folder, text=TEXT):
-    """The kernels of a library, installed in a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "library_of_kernels.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location("library_of_kernels", path)
-    found = importlib.util.module_from_spec(spec)
-    sys.modules["library_of_kernels"] = found
-    spec.loader.exec_module(found)
-    return found
+from autotuned.triton_compat import fingerprint
 
 
 @pytest.fixture
@@ -377,82 +343,3 @@ def test_where_nothing_can_be_written_choices_are_not_kept_and_it_is_said_once(t
     (tmp_path / "kept").write_text("no folder")
     assert tune(tmp_path / "kept")[:2] == (64, 3)
     assert [one.getMessage()[:16] for one in caplog.records if "choices" in one.getMessage()] == ["choices are not "]
-
-
-LEFT_OUT = """
-import types
-import triton
-import triton.language as tl
-
-values = types.ModuleType("values")
-values.scale = tl.constexpr(2.0)
-TABLE = {"scale": 2.0}
-
-@triton.constexpr_function
-def found():
-    return TABLE["scale"]
-
-@triton.jit
-def by(x):
-    return x * 2.0
-
-@triton.jit
-def other(x):
-    return x * 3.0
-
-@triton.jit
-def through(x):
-    return by(x)
-
-@triton.jit
-def kernel(x_ptr, n, of: tl.constexpr, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x_ptr + i, THE_VALUE, mask=i < n)
-"""
-READ = "tl.load(x_ptr + i, mask=i < n)"
-USED = {
-    "an attribute of a module": (f"{READ} * values.scale", True, 0),
-    "what a constexpr function reads": (f"{READ} * found()", True, 0),
-    "the type of a constant": (f"{READ} * (2.0 if of == 1 else 3.0)", False, "1"),
-    "a function that is rebound": (f"by({READ})", False, 0),
-    "a function within that is rebound": (f"through({READ})", False, 0),
-}
-
-
-@pytest.mark.parametrize("by", ["kept", "built"])
-@pytest.mark.parametrize("used", USED)
-def test_what_tritons_hash_leaves_out_is_not_taken_from_its_cache(used, by, tmp_path, monkeypatch, driver):
-    """The cache has the kernel as it was, under a hash that is the same now."""
-    value, is_edited, of = USED[used]
-    text, x = LEFT_OUT.replace("THE_VALUE", value), torch.zeros(128)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    before = module(tmp_path / "before", text).kernel[(2,)](x, 96, 1 if of else 0, 64)
-    edited = text.replace("(2.0)", "(3.0)").replace('"scale": 2.0', '"scale": 3.0') if is_edited else text
-    now = module(tmp_path / "now", edited)
-    install.install(binaries=tmp_path / "kept")
-    try:
-        if "rebound" in used:
-            now.kernel[(2,)](x.half(), 96, 0, 64)  # Triton hashes it
-            now.by = now.other
-        if by == "kept":
-            found = now.kernel[(2,)](x, 96, of, 64)
-        else:
-            asked = specialization.Specializer(now.kernel, 90).of((x, 96, of, 64), {})
-            found = specialization.compile_(now.kernel, asked, "the code of now")
-    finally:
-        install.uninstall()
-    assert "dense<2.0" in before.asm["ttir"] and "dense<3.0" in found.asm["ttir"]
-    assert found.src.hash() == type(found.src).hash(found.src)  # as it was
-
-
-def test_what_the_hash_says_whole_is_taken_from_tritons_cache(tmp_path, monkeypatch, driver):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    text, x, seen = LEFT_OUT.replace("THE_VALUE", f"through({READ}) + 1"), torch.zeros(128), []
-    module(tmp_path / "before", text).kernel[(2,)](x, 96, 0, 64)
-    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda cache_hit, **event: seen.append(cache_hit))
-    install.install(binaries=tmp_path / "kept")
-    try:
-        module(tmp_path / "now", text).kernel[(2,)](x, 96, 0, 64)
-    finally:
-        install.uninstall()
-    assert seen == [True]

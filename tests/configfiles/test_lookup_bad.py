@@ -90,7 +90,7 @@ def test_an_entry_that_is_repeated_to_the_letter_is_nothing_to_speak_of(tmp_path
 
 
 MISFITS = {
-    "a value that is pruned": ({"BLOCK": 512}, "it is none of the 3 configs of this call"),
+    "a value that is pruned": ({"BLOCK": 512}, "it is not among the 3 configs of this call"),
     "text for a number": ({"BLOCK": "64"}, "BLOCK: expected int such as 64, got str '64'"),
     "a float for a number": ({"BLOCK": 64.0}, "BLOCK: expected int such as 64, got float"),
     "a bool for a number": ({"BLOCK": True}, "BLOCK: expected int such as 64, got bool True"),

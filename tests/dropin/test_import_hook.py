@@ -74,12 +74,12 @@ def test_exit_code_and_options_are_the_commands_own(tmp_path):
 def test_a_command_that_is_not_there_is_one_line():
     code, out, err = autotuned_run("--", "no-such-command-here")
     assert (code, out) == (127, "")
-    assert err == "error: no-such-command-here: no such command; write what you would type without autotuned.\n"
+    assert err == "error: no-such-command-here: no such command; type what you would type without autotuned.\n"
 
 
 def test_an_empty_folder_for_binaries_is_refused():
     code, _, err = autotuned_run("--binaries", "", "--", "true")
-    assert code == 2 and "expected a folder, got an empty text" in err
+    assert code == 2 and "expected a folder, got an empty string" in err
 
 
 def test_the_programs_own_sitecustomize_runs(tmp_path, app):

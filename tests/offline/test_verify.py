@@ -150,7 +150,7 @@ def replace(old: str, new: str) -> None:
 
 
 STALE = {
-    "a value that is none": ('"ms": 1}', '"ms": 16}', "it is none of the 3 configs"),
+    "a value that is none": ('"ms": 1}', '"ms": 16}', "it is not among the 3 configs"),
     "text": ('"ms": 1}', '"ms": "1"}', "kwargs.ms: expected a number, as in other entries, got text '1'"),
     "an unknown parameter": ('"ms": 1}', '"mz": 1}', "the config sets 'mz'. Arguments are: "),
     "another argument": ('"values": {"n": 1}', '"values": {"m": 1}', "the call has 'm'."),
@@ -242,7 +242,7 @@ def test_a_choice_that_loses_to_the_untuned_config_is_named(write: Write) -> Non
     assert found["dropped"] == []
     said = run("check", "tuned", "--measure", code=1)
     assert said.stdout.count("LOSES TO UNTUNED") == 2
-    assert "2 choices lose to what runs untuned (--fix drops them)" in said.stderr
+    assert "2 choices lose to the untuned config (--fix drops them)" in said.stderr
 
 
 def test_a_tie_with_the_untuned_config_is_none(write: Write) -> None:
@@ -287,7 +287,7 @@ def test_the_choice_of_the_nearest_shape_is_timed_and_no_more_served_where_it_lo
     assert row["beaten"] and row["call"]["values"] == {"n": 4} and row["nearest"]["values"] == {"n": 2}
     said = run("check", "tuned", "--measure", "--fix")
     words = " ".join(said.stdout.split())
-    assert "this call gets what runs untuned, and no more the choice of the nearest shape" in words
+    assert "this call now gets the untuned config instead of the choice of the nearest shape" in words
     assert [row["beaten"] for row in run_json("check", "tuned", "--measure")["measured"]] == [False]
     text = next(Path("tuned").glob("*/*.json")).read_text()
     assert all(f'"n": {n}' in text for n in (1, 2, 4)) and text.count('"ms": 4') == 1
@@ -337,13 +337,13 @@ def test_the_choice_of_a_rule_is_timed_and_serves_no_more_where_it_loses(
     assert all("n % 64" in row["rule"] for row in measured)
     set_times(write, {"4": 9.0})
     said = " ".join(run("check", "few", "--measure", "--fix").stdout.split())
-    assert said.count("(rule)") == 2 and said.count("and no more the choice of a rule") == 2
+    assert said.count("(rule)") == 2 and said.count("instead of the choice of a rule") == 2
     after = run_json("check", "few", "--measure")["measured"]
     assert [(row["config"]["kwargs"], row["beaten"], row["rule"]) for row in after] == [({"ms": 4}, False, None)] * 2
 
 
 def test_what_is_not_measured_cannot_be_repaired(write: Write) -> None:
     tuned(write)
-    with pytest.raises(autotuned.errors.OptionError, match="fix: expected beside measure, got it alone"):
+    with pytest.raises(autotuned.errors.OptionError, match="fix: expected together with measure"):
         autotuned.check("tuned", fix=True)
     run("check", "tuned", "--fix", code=2)

@@ -126,10 +126,10 @@ def test_the_answer_says_the_path_and_the_bound():
     )
     aligned = RULE.replace(multiples={"M": 64, "N": 512})
     assert aligned.config((1000, 512), 0.5) is None and aligned.config((960, 512), 0.05) == 1
-    assert aligned.answer((1000, 512), 0.5).words == "M=1000 is no multiple of 64, as all tuned ones are"
+    assert aligned.answer((1000, 512), 0.5).words == "M=1000 is not a multiple of 64, as all tuned are"
     assert (
         RULE.answer((2000, 512), 0.05).words
-        == "M=2000 is in a gap of what was tuned: 1 to 200, 1 to 1100, 3000 to 4096"
+        == "M=2000 is in a gap between tuned values: 1 to 200, 1 to 1100, 3000 to 4096"
     )
     assert RULE.answer((5000, 512), 0.05).words == "M=5000 is outside of the tuned 1 to 4096"
 

@@ -306,7 +306,7 @@ def test_options_of_a_kernel_are_launch_options():
         ),
         ({"configs": space(), "strategy": "best"}, DecorationError, "expected 'auto', 'exhaustive'"),
         ({"configs": space(), "strategy": 3}, DecorationError, "ask"),
-        ({"configs": Space({"a": [1], "d": [2]})}, Exception, "sets 'd', which is no parameter"),
+        ({"configs": Space({"a": [1], "d": [2]})}, Exception, "sets 'd', which is not a parameter"),
     ],
     ids=["list", "name", "object", "parameter"],
 )

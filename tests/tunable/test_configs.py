@@ -197,7 +197,7 @@ def test_a_kwarg_that_the_kernel_has_not_is_an_error_with_the_nearest_name() -> 
     with pytest.raises(ConfigError) as caught:
         check([SMALL, FakeConfig({"BLOK": 64})], target)
     assert str(caught.value) == (
-        "`app.k`: a config sets 'BLOK', which is no parameter of the kernel. Did you mean 'BLOCK'? "
+        "`app.k`: a config sets 'BLOK', which is not a parameter of the kernel. Did you mean 'BLOCK'? "
         "Arguments are: x_ptr, BLOCK."
     )
 

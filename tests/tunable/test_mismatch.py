@@ -14,7 +14,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({"M": "64", "ACC": True, "S": 0.5}, "M: expected int such as 64, got str '64'"),
     "a number for a bool": ({"M": 64, "ACC": 1, "S": 0.5}, "ACC: expected bool such as True, got int 1"),
     "an int for a float": ({"M": 64, "ACC": True, "S": 1}, "S: expected float such as {'float': "),
-    "another value": ({"M": 32, "ACC": True, "S": 0.5}, "it is none of the 2 configs of this call"),
+    "another value": ({"M": 32, "ACC": True, "S": 0.5}, "it is not among the 2 configs of this call"),
 }
 
 
@@ -28,7 +28,7 @@ def test_the_nearest_reason_is_given(name: str) -> None:
 def test_another_option_is_another_config() -> None:
     found = misfit(form(FakeConfig({"M": 64, "ACC": True, "S": 0.5}, num_warps=8)), LIVE)
     assert "num_warps=8" in found
-    assert "it is none of the 2 configs" in found
+    assert "it is not among the 2 configs" in found
 
 
 def test_where_nothing_is_live_that_is_said() -> None:

@@ -99,7 +99,10 @@ def test_a_toolchain_of_a_kernel():
 @pytest.mark.parametrize(
     ("configs", "parts"),
     [
-        ([Config({"BLOK": 16})], ["a config sets 'BLOK', which is no parameter of the kernel. Did you mean 'BLOCK'?"]),
+        (
+            [Config({"BLOK": 16})],
+            ["a config sets 'BLOK', which is not a parameter of the kernel. Did you mean 'BLOCK'?"],
+        ),
         ([{"BLOCK": 16}], ["configs: expected triton.Config objects, got dict", "Write Config({'BLOCK': 64}"]),
         ([None], ["configs: expected triton.Config objects, got NoneType"]),
         (5, ["configs: expected a list of triton.Config, or a callable returning one, got int"]),
@@ -118,7 +121,7 @@ def test_configs(configs, parts):
 
 
 def test_a_default_that_sets_no_parameter():
-    with pytest.raises(ConfigError, match="a config sets 'BLOK', which is no parameter of the kernel"):
+    with pytest.raises(ConfigError, match="a config sets 'BLOK', which is not a parameter of the kernel"):
         autotune(CONFIGS, default=Config({"BLOK": 16}))(double)
 
 
@@ -159,7 +162,7 @@ def test_a_callable_list_that_is_empty(xy):
 
 
 def test_a_callable_list_that_sets_no_parameter(xy):
-    with pytest.raises(ConfigError, match="a config sets 'BLOK', which is no parameter of the kernel"):
+    with pytest.raises(ConfigError, match="a config sets 'BLOK', which is not a parameter of the kernel"):
         autotune(lambda **arguments: [Config({"BLOK": 16})])(double)[(4,)](*xy, 50)
 
 
@@ -257,7 +260,7 @@ def test_a_bucket_that_cannot_be_called_and_a_config_of_no_names():
         DecorationError, match="bucket: expected a callable for 'n_cols', such as autotuned.pow2, got 64"
     ):
         autotune(CONFIGS, key=["n_cols"], bucket={"n_cols": 64})(double)
-    with pytest.raises(ConfigError, match="a config sets 1, which is no parameter of the kernel"):
+    with pytest.raises(ConfigError, match="a config sets 1, which is not a parameter of the kernel"):
         autotune([Config({1: 16})])(double)
 
 

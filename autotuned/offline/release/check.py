@@ -42,7 +42,7 @@ class CheckResult(Audit):
 
     @property
     def passed(self) -> bool:
-        """Whether there is no fault and no lost choice; a measurement that timed nothing has not passed."""
+        """Whether there are no faults and no losing choices; a measurement that timed nothing has not passed."""
         left = [one for one in self.lost if not (one.beaten and self.dropped)]
         return not self.faults and not left and self.measured != []
 
@@ -63,7 +63,7 @@ def check(
     tolerance: float = 0.05,
     fix: bool = False,
 ) -> CheckResult:
-    """Check config files: schema, values, duplicates, dead or shadowed entries, and the binaries beside them.
+    """Check config files: schema, values, duplicates, dead or shadowed entries, and their binaries.
 
     That needs neither torch nor a GPU. Choices of an earlier path shadow those of later ones.
 
@@ -85,8 +85,8 @@ def check(
     if not tolerance >= 0:
         raise refused("tolerance", f"expected a share of 0 or more, got {tolerance:g}")
     if fix and not measure:
-        message = "fix: expected beside measure, got it alone. Only what was timed can be dropped."
-        raise OptionError(message, option="fix", problem="expected beside measure, got it alone")
+        message = "fix: expected together with measure, got it alone. Only timed choices can be dropped."
+        raise OptionError(message, option="fix", problem="expected together with measure")
     checked = CheckResult(paths, tolerance)
     checked.faults += [Fault(str(path), text) for path, file in checked.files for text in audit.faults(path, file)]
     checked.faults += [Fault(str(path), text) for path, text in audit.strays(path for path, _ in checked.files)]

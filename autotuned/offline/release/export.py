@@ -15,7 +15,7 @@ from autotuned.typed_json import Json
 
 @dataclass
 class ExportResult:
-    """The config files that `export` wrote, and the compiled kernels beside them; None if not requested."""
+    """The config files that `export` wrote, and their compiled kernels; None if not requested."""
 
     files: list[Path]
     binaries: BuildResult | None = None

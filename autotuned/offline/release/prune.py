@@ -1,4 +1,4 @@
-"""`prune`: removes what no call of a recording uses from config files, and its compiled kernels."""
+"""`prune`: removes entries that no call of a recording uses from config files, with their compiled kernels."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _said(at: Place) -> Iterator[None]:
 def in_place(url: str, heads: bool = False) -> Iterator[None]:
     """Use a shared store's records instead of the user's own, and no config files, inside a `with` block.
 
-    They are copied to a temporary folder; what is deleted there is deleted from the store.
+    They are copied to a temporary folder; files deleted there are deleted from the store.
 
     Args:
         heads: Copy only sizes and times, of recordings too: enough for `gc`.
@@ -277,7 +277,7 @@ def _fetch(at: Place, backend: client.Backend, below: str, copy: Path, moved: Mo
 
 
 def _differ(one: Path, other: Path) -> bool:
-    """Whether two files are there and differ; binaries may do so beside equal config files, if one is damaged."""
+    """Whether two files exist and differ; binaries of equal config files may differ if one is damaged."""
     return one.exists() and other.exists() and disk.read_bytes(one) != disk.read_bytes(other)
 
 
@@ -287,8 +287,8 @@ def _joined(base: Path, path: Path, moved: Moved, replace: bool) -> Iterator[tup
     Args:
         base: The target folder.
         path: The new file, in another folder.
-        moved: Receives what is unchanged and what is wrong.
-        replace: Whether a new file that is no config file replaces an existing one.
+        moved: Receives unchanged files and faults.
+        replace: Whether a new file that is not a config file replaces an existing one.
     """
     there, both = base / _below(path), (path.with_suffix(".bin"), path)
     with disk.temporary_folder() as work:

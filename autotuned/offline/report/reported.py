@@ -130,7 +130,7 @@ class Reader:
 
 
 def current(cases: Iterable[ReportCase]) -> list[ReportCase]:
-    """Leave out what was tuned for an older source of a kernel, other things being equal."""
+    """Leave out choices for an older source of a kernel, other things being equal."""
     newest: dict[str, tuple[str, str, ReportCase]] = {}
     for case in cases:
         key = case.stored.key

@@ -1,4 +1,4 @@
-"""What to tune next: choices that are missing, slower than untuned, uncertain, or at the edge of what was tried."""
+"""What to tune next: choices that are missing, slower than untuned, uncertain, or at the edge of the tried range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares choices with the calls of a recording: what is tuned but unused, and used but not tuned."""
+"""Compares choices with the calls of a recording: tuned but unused, and used but not tuned."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Compilers:
 
     def missed(self, kernel: str) -> None:
         """A worker's binary was not found: from now on this process compiles that kernel itself."""
-        self._give_up(kernel, "what they compile is not found in Triton's cache")
+        self._give_up(kernel, "their binaries are not found in Triton's cache")
 
     def close(self) -> None:
         """End all processes."""
@@ -168,7 +168,7 @@ class Compilers:
             if kernel in self._given_up:
                 return
             self._given_up.add(kernel)
-        log.warning("`%s`: compile workers are not used any more: %s. Threads compile instead.", kernel, why)
+        log.warning("`%s`: compile workers are no longer used: %s. Threads compile instead.", kernel, why)
 
     def _end(self, why: str) -> None:
         if not self._over:

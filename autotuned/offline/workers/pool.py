@@ -60,7 +60,7 @@ class Pool:
         return self._result
 
     def run(self) -> None:
-        """Measure until all is done; raises what a process raised, and AutotunedError if no device is left."""
+        """Measure until all is done; raises a process's error, and AutotunedError if no device is left."""
         with self._interrupts:
             try:
                 self._slots = self._executor.slots()
@@ -116,7 +116,7 @@ class Pool:
         if unsaid:
             raise AutotunedError(
                 f"expected all cases for {', '.join(unsaid)}, got those above: the last device of this kind was given "
-                "up before it had listed the others. Run the same command again to go on."
+                "up before it had listed the others. Run the same command again to continue."
             )
 
     def _abandon(self, model: str) -> bool:

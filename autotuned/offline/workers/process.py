@@ -39,7 +39,7 @@ class Doing:
     compiling: dict[str, float] = field(default_factory=dict)  # identity -> when it began
 
     def note(self, progress: Progress, now: float) -> None:
-        """Take in what the worker says of its progress."""
+        """Read the worker's progress messages."""
         if (progress.stage, progress.identity) != (self.stage, self.identity) or progress.stage != "compiling":
             self.stage, self.identity, self.since = progress.stage, progress.identity, now
         self.compiling = {identity: now - seconds for identity, seconds in progress.compiling.items()}
@@ -92,7 +92,7 @@ def raised(error: Mapping[str, Json], where: str = "") -> Exception:
 
 
 class Worker:
-    """A process of `autotuned.offline.workers.worker` in a group of its own; its host, this one, is never `lost`."""
+    """A process of `autotuned.offline.workers.worker` in its own process group; its host, this one, is never `lost`."""
 
     lost = False
 
@@ -112,7 +112,7 @@ class Worker:
             folder: Its working folder; default this process's.
         """
         source, sink = os.pipe()
-        # Unbuffered: what the user's code prints is not lost when the process is killed.
+        # Unbuffered, so that output of the user's code survives when the process is killed.
         command = [sys.executable, "-u", "-c", _START, str(sink), json.dumps(list(path or sys.path))]
         with held_back():  # until it is ready, so that Ctrl-C during imports shows no traceback
             self._process = subprocess.Popen(
@@ -164,7 +164,7 @@ class Worker:
         return self._closed or (self._process.poll() is not None and not self._selector.select(0))
 
     def _await_end(self) -> None:
-        """Wait for a process that closed its pipe; kill it if it goes on."""
+        """Wait for a process that closed its pipe; kill it if it keeps running."""
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:

@@ -173,7 +173,7 @@ class RayProcess:
         return self._why
 
     def interrupt(self) -> None:
-        """Let it store what it has, and end."""
+        """Let it store its results, and end."""
         self._actor.interrupt.remote()
 
     def kill(self) -> None:

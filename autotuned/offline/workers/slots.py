@@ -32,7 +32,7 @@ class Process(Protocol):
         """How it ended."""
 
     def interrupt(self) -> None:
-        """Let it store what it has, and end."""
+        """Let it store its results, and end."""
 
     def kill(self) -> None:
         """Kill it and all its children."""

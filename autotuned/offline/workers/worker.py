@@ -90,7 +90,7 @@ class _Server:
         case = self._cases.at(command["number"])
         if case is None:
             raise TargetError(
-                f"the targets have no case {command['number']} any more: their generators must yield the same cases "
+                f"the targets no longer have case {command['number']}: their generators must yield the same cases "
                 "whenever they are called.",
                 target="",
             )

@@ -42,9 +42,9 @@ class Wanted:
     index: int  # position in the list of candidates
     identity: str
     config: Any
-    hooked: bool = False  # user code runs before the launch: it may write, and may change what is compiled
+    hooked: bool = False  # user code runs before the launch: it may write tensors, and change the compilation
     likely: bool = False  # to be tried first: it won for a similar call
-    suspect: bool = False  # a process ended while it was compiled: compile it alone, so that the blame is exact
+    suspect: bool = False  # a process died while compiling it: compile it alone, to know whom to blame
 
     @property
     def size(self) -> float:
@@ -59,7 +59,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Ready:
-    """A config that may launch; `take()` returns its index, or that of an earlier duplicate, and raises what went
+    """A config that may launch; `take()` returns its index, or an earlier duplicate's, and raises any error of the
     wrong.
     """
 
@@ -91,7 +91,7 @@ class _Terms:
     tick: Callable[[Wanted], None]
     enough: Callable[[], bool]
     further: Callable[[], Iterable[Wanted]]
-    early: bool  # yield a config once it is compiled, in the order given, and not when all are
+    early: bool  # yield each config once it is compiled, in the given order, not when all are
 
 
 class CompileStream:
@@ -109,7 +109,7 @@ class CompileStream:
 
     @property
     def access(self) -> compiledkernel.Access | None:
-        """What the configs compiled so far read and write; None if one does not tell."""
+        """The accesses of the configs compiled so far; None if those of one are unknown."""
         known = [access for access in self._found if access is not None]
         return compiledkernel.union(known) if known and len(known) == len(self._found) else None
 
@@ -123,13 +123,13 @@ class CompileStream:
     ) -> Generator[Ready, None, None]:
         """Compile configs and yield each as soon as it may launch.
 
-        Configs with hooks come last: they are compiled for Triton's cache, but their hooks decide what is launched.
+        Configs with hooks come last: they are compiled for Triton's cache, but their hooks affect what is launched.
 
         Args:
             deadline: On `time.monotonic`; no compilation begins after it, and the rest is skipped.
             tick: Called now and then with a config that is compiling.
             enough: Whether a config has run; until then the deadline does not count.
-            more: Called after each config that was yielded; returns further ones to compile.
+            more: Called after each yielded config; returns more configs to compile.
 
         Raises:
             ValueError: `AUTOTUNED_COMPILE_WORKERS` holds no number.
@@ -219,7 +219,7 @@ class CompileStream:
             finish = partial(_throw, error)
         if not slot.used:
             pool.done.put(one.index)  # known to Triton already, or failed before the compiler ran
-        return finish or (lambda: None)  # of a tunable that compiles nothing
+        return finish or (lambda: None)  # a tunable that compiles nothing
 
     # -- results -------------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ def _order(one: Wanted) -> tuple[bool, float, int]:
 
 
 def _grid_of(call: Call, config: Any) -> tuple[Any, ...] | None:
-    """A config's grid; None if it cannot be told ahead."""
+    """A config's grid; None if it cannot be evaluated in advance."""
     try:
         grid = call.grid(call.full(config)) if callable(call.grid) else call.grid
         return tuple(grid)
@@ -305,7 +305,7 @@ class _Pool:
         return self
 
     def __exit__(self, *details: object) -> None:
-        # A compiling thread cannot be stopped: it ends by itself, and its binary stays in the cache.
+        # A compiling thread cannot be stopped: it runs to its end, and its binary stays in the cache.
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._brisk.__exit__(None, None, None)
         self._over = lambda: True  # breaks the cycle with the search
@@ -330,7 +330,7 @@ class _Pool:
         return compiled
 
     def _made(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
-        """Let a compile process do it if there is one; then only load the result."""
+        """Compile in a compile process, if there is one, and then only load the result."""
         there = self._made_elsewhere(one, compile_)
         is_kept = bool(there) and cache.holds(str(there))
         with self._journal.compiling(one.identity):

@@ -20,14 +20,14 @@ from autotuned.triton_compat.compiled import Compilation
 
 log = logging.getLogger("autotuned")
 TICK_S = 0.5  # interval of `tick` while waiting
-POLL_S = 0.05  # interval of looking for binaries and processors that other processes are done with
-STALL_S = 300.0  # give up this long after the last binary: no compilation was seen to take that long
+POLL_S = 0.05  # interval between checks for binaries and cores that other processes have finished with
+STALL_S = 300.0  # give up this long after the last binary: no observed compilation took that long
 
 
 class Crew:
     """Threads that take the next binary of a list that no process on this host is compiling.
 
-    They end when the list is empty or after `close`; at process exit after their present compilation.
+    They end when the list is empty or after `close`; at process exit, after their current compilation.
 
     Args:
         wanted: What to compile, in order.
@@ -66,7 +66,7 @@ class Crew:
         return self
 
     def close(self) -> None:
-        """Start no further compilation; running ones end by themselves."""
+        """Start no more compilations; running ones complete."""
         self._over.set()
 
     def wait(self, tick: Callable[[], None]) -> bool:
@@ -84,7 +84,7 @@ class Crew:
         with self._turn:
             for one in [one for one in self._left if one.digest == digest]:
                 with ExitStack() as held:
-                    if _hold(held, _lock_of(one)):  # else another process compiles it
+                    if _hold(held, _lock_of(one)):  # otherwise another process compiles it
                         self._left.remove(one)
                         self._end(digest)
         with self._ended:
@@ -140,7 +140,7 @@ def shared_slots() -> list[Path]:
 
 
 class Turns:
-    """What threads of one pool wait for before each compilation: a free one of the `shared_slots`."""
+    """Makes threads of one pool wait for a free slot of `shared_slots` before each compilation."""
 
     def __init__(self, slots: Sequence[Path]) -> None:
         self._slots, self._looking = slots, threading.Lock()
@@ -175,7 +175,7 @@ def _lock_of(one: Compilation) -> list[Path]:
         return []
 
 
-_ours: set[Path] = set()  # what threads of this process hold: asking for one takes 0.4 ms, and there may be 100
+_ours: set[Path] = set()  # locks held by threads of this process: trying one takes 0.4 ms, and there may be 100
 after_fork(_ours.clear)
 
 

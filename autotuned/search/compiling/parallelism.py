@@ -61,7 +61,7 @@ def places(root: Path = Path("/")) -> list[int]:
     """Numbers of the places on this host that this process compiles at, one for each compilation at a time.
 
     Processes that share cores, or memory that is short for one compilation a core, have places in common; those that
-    are bound to cores of their own have none.
+    are bound to separate cores have none.
     """
     most = max(1, memory_bytes(root) // THREAD_BYTES)
     return sorted({core % most for core in _allowed()})[: cores(root)]

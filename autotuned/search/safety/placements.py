@@ -1,6 +1,6 @@
-"""Copies of a call's tensors at other addresses, for the final duel.
+"""Copies of a call's tensors at other addresses, for the last comparison.
 
-Which of two configs is faster may depend on where the tensors lie: of two that differ by less than 4%, for the gradient
+Which of two configs is faster may depend on tensor addresses: of two that differ by less than 4%, for the gradient
 of LayerNorm on an H200, each won on some copies of the same tensors and lost on others.
 """
 
@@ -19,9 +19,9 @@ from autotuned.search import failures
 from autotuned.tunable.call import Call
 
 log = logging.getLogger("autotuned")
-# What all copies together may take, absolute and as a share of the device's free memory.
+# Limits on the memory of all copies together, absolute and as a share of the device's free memory.
 MOST_BYTES, MOST_SHARE = 1 << 30, 0.25
-ALIGNED = 512  # bytes, as torch's allocator aligns; a copy lies as its original does relative to this
+ALIGNED = 512  # bytes, torch's alignment; a copy has its original's offset modulo this
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Placement:
 
 
 def elsewhere(call: Call, written: Collection[str], count: int) -> list[Placement]:
-    """Up to `count` placements, which must be kept alive together: freed memory would be used for the next.
+    """Up to `count` placements. Keep them alive together: freed memory would be reused for the next.
 
-    None if an argument contains tensors other than plain ones of torch, of one device, if their storages overlap, if
+    Empty if an argument contains tensors other than plain torch ones on one device, if their storages overlap, if
     torch does not give access to one, or if copies would be too large.
     """
     named, places = _plain_tensors(call.arguments), list[Placement]()
@@ -54,7 +54,7 @@ def elsewhere(call: Call, written: Collection[str], count: int) -> list[Placemen
 
 
 def _plain_tensors(arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Tensors by argument; none if one is of a subclass, is not strided, or lies in a container."""
+    """Tensors by argument; none if one is of a subclass, not strided, or inside a container."""
     found = [(name, value) for name, value in arguments.items() if type(value) not in PLAIN]
     tensors = [(name, value) for name, value in found if _is_plain(value)]
     rest = [value for _, value in found if not _is_plain(value)]

@@ -1,4 +1,4 @@
-"""Keep trials out of the user's data: `restore_value`, `reset_to_zero`, and what a kernel writes."""
+"""Keep trials from changing the user's data: `restore_value`, `reset_to_zero`, and detection of writes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _copy_of(view: Any, on_host: bool) -> Any:
         except Exception as error:
             if not is_memory_error(error):
                 raise
-        return _to_host(view)  # slower to restore, but the search goes on
+        return _to_host(view)  # slower to restore, but the search continues
 
 
 def _to_host(view: Any) -> Any:
@@ -84,7 +84,7 @@ def _host_memory(view: Any) -> Any:
     import torch
 
     if view.is_cuda:
-        with contextlib.suppress(RuntimeError):  # no more memory may be pinned
+        with contextlib.suppress(RuntimeError):  # the limit on pinned memory is reached
             return torch.empty(view.shape, dtype=view.dtype, pin_memory=True)
     return torch.empty(view.shape, dtype=view.dtype)
 
@@ -202,7 +202,7 @@ class Protection:
         self._is_known = True
 
     def begin(self) -> None:
-        """Before a config's first launch: until `learn` it is unknown what it writes."""
+        """Prepare a config's first launch: until `learn` its writes are unknown."""
         self._is_known = False
 
     def keep(self, name: str) -> None:
@@ -343,7 +343,7 @@ class Guard:
     # -- before, at and after a launch ---------------------------------------------------------------------------
 
     def protect(self) -> None:
-        """Save what the configs compiled so far may write.
+        """Save the arguments that the configs compiled so far may write.
 
         A later config may write more; until then no trial has touched that, so it can still be saved.
         """

@@ -179,12 +179,12 @@ def test_the_command_asks_and_says_what_goes(monkeypatch):
 
     shipped(of(1), of(2))
     command = ["prune", "tuned", "--unused", "--calls", recorded(of(1))]
-    assert "give --yes" in run(*command, code=2).stderr
+    assert "pass --yes" in run(*command, code=2).stderr
     monkeypatch.setattr(terminal, "has_terminal", lambda: True)
     asked = run(*command, code=1, input="n\n")
-    assert "Take 1 entry out of 1 file?" in asked.stderr and "nothing was deleted" in asked.stderr
+    assert "Remove 1 entry from 1 file?" in asked.stderr and "nothing was deleted" in asked.stderr
     assert "n=2" in asked.stdout and "n=1" not in asked.stdout and len(left()) == 2
-    assert run(*command, input="y\n").stdout.splitlines()[-1] == "1 entry taken out, 1 kept"
+    assert run(*command, input="y\n").stdout.splitlines()[-1] == "1 entry removed, 1 kept"
     assert run(*command).stdout == "all 1 are used\n"
 
 
@@ -192,7 +192,7 @@ def test_the_command_without_a_terminal():
     shipped(of(1), of(2), with_binaries=True)
     command = ["prune", "tuned", "--unused", "--calls", recorded(of(1))]
     said = run(*command, "--dry-run").stdout.splitlines()[-1]
-    assert said == "1 entry and 1 compiled kernel would be taken out, 1 kept" and len(left()) == 2
+    assert said == "1 entry and 1 compiled kernel would be removed, 1 kept" and len(left()) == 2
     found = run_json(*command, "--yes")
     assert (len(found["entries"]), found["kept"], found["binaries"], found["faults"]) == (1, 1, 1, [])
     assert found["entries"][0]["digest"] == of(2).digest and left() == {of(1)}
