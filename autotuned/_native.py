@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-INTERFACE = 2  # as in `launch/c/module.c`; another number whenever what Python and C pass each other changes
+INTERFACE = 3  # as in `launch/c/module.c`; another number whenever what Python and C pass each other changes
 extension: Any = None
 why_not = ""
 try:
@@ -40,3 +40,9 @@ def read_grids(reader: Callable[[Any], Any]) -> None:
     """Set the function that translates grid callables for the C launcher (`grid_program.program`)."""
     if extension is not None:
         extension.read_grids(reader)
+
+
+def look_up_in(choices: type) -> None:
+    """Ask this subclass of dict in C, and its `_look_up` where a key is missing."""
+    if extension is not None:
+        extension.look_up_in(choices)

@@ -44,6 +44,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.dont_write_bytecode = False
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 os.environ.pop("PYTHONUNBUFFERED", None)  # what is printed must arrive without it
+gc.disable()  # until the first test: nearly all that is imported and collected stays
 # Begun in the background: children of tests heed Ctrl-C all the same.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -92,10 +93,11 @@ _STATE = {
     "autotuned.remote.connection": ("_of_environment",),
 }
 _numbers = itertools.count()
+_launches: list[object] = []
 
 # What takes most of the time of a run: whole files, and single tests by name. `pytest -m "not slow"` leaves them out.
 QUICK = "not slow"
-# Begun first: a worker would end with them.
+# Begun first, each by another worker, which would end with them.
 _LONGEST = ["project/test_compiled", "project/test_workflow", "project/test_app", "distributed/test_agreement"]
 _SLOW_FILES = {
     "acceptance/test_acceptance", "api/test_static", "api/test_tuned", "cli/test_at_a_terminal", "cli/test_clear", "cli/test_commands",
@@ -188,6 +190,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     A collection goes through all objects, of which thousands of tests have millions: most of the time of tests that
     collect, and of the collections that Python starts by itself.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
     if interpreter := sys.modules.get("triton.runtime.interpreter"):
@@ -199,6 +202,22 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     finally:
         gc.unfreeze()
         session.config.getini("filterwarnings").remove("error")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Keep what the tests of a file leave out of the collections of later ones, as above: a hundred files leave a lot."""
+    if nextitem is None or nextitem.path != item.path:
+        _take_spare_launches()
+        gc.collect()
+        gc.freeze()
+
+
+def _take_spare_launches() -> None:
+    """Hold what `kernel[grid]` would use again for a later test: that finds no circle through what is frozen."""
+    if launch := sys.modules.get("autotuned._launch"):
+        kernel = launch.Base.__new__(type("Any", (launch.Base,), {}))
+        _launches.extend(kernel[(1,)] for _ in range(64))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -242,14 +261,23 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
     return report
 
 
+def _dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Each worker's share, which pytest-xdist cuts from one list, begins with some of the longest tests."""
+    longest = [item for name in _LONGEST for item in items if _name(item.path) == name]
+    others, dealt = iter([item for item in items if _name(item.path) not in _LONGEST]), []
+    for number in range(workers):
+        size, first = (len(items) - len(dealt)) // (workers - number), longest[number::workers]
+        dealt += [*first, *itertools.islice(others, max(0, size - len(first)))]
+    return dealt
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU where there is none; mark what is slow or apart; begin with the longest tests."""
     if os.environ.get(_WHOLE):
         items.sort(key=lambda item: item.path.parts)  # the same in each worker
     if changing := [item.nodeid for item in items if " at 0x" in item.nodeid]:  # workers would collect different tests
         raise pytest.UsageError(f"expected names that are the same in each process, got {changing[:3]}; give ids=")
-    order = {name: at for at, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: order.get(_name(item.path), len(order)))
+    items[:] = _dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)))
     for item in items:
         if _name(item.path) in _SLOW_FILES or getattr(item, "originalname", item.name) in _SLOW_TESTS:
             item.add_marker("slow")

@@ -48,6 +48,9 @@ R = TypeVar("R")
 class Base:
     """The launcher's base class of a decorated kernel."""
 
+    nargs: Any
+    is_left: bool
+
     def run(self, *args: Any, grid: Grid, warmup: bool = False, **kwargs: Any) -> Any:
         """Launch with the config chosen for these arguments, as `kernel[grid](...)` does.
 

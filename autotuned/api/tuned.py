@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping
 from enum import Enum
@@ -81,8 +80,15 @@ class Mirror(dict[Any, Any]):
         self.pins.clear()
         self._on_change()
 
+    def pop(self, key: Any, *default: Any) -> Any:
+        """Forget a choice and return it, or the default."""
+        held, config = key in self, super().pop(key, *default)
+        if held:
+            self._forget(key)
+        return config
+
     # `dict`'s own versions would bypass the methods above.
-    pop, update, setdefault = MutableMapping.pop, MutableMapping.update, MutableMapping.setdefault
+    update, setdefault = MutableMapping.update, MutableMapping.setdefault
 
     def __ior__(self, other: Any) -> Mirror:  # type: ignore[misc]  # dict takes what `update` does
         self.update(other)
@@ -123,7 +129,6 @@ class Tuned(Base, Autotuner, Named):
         given: Decoration,
         options: Callable[[Callable[[], list[Any]], Callable[[], Pruner]], Options],
     ) -> None:
-        self._calls = threading.local()
         # Plain lists always: Triton 3.9 refuses key=None, and others read these attributes.
         super().__init__(
             fn=tunable.fn,
@@ -149,15 +154,6 @@ class Tuned(Base, Autotuner, Named):
 
     def _make_tuner(self, tunable: TunableKernel, options: Options) -> Tuner:
         return Tuner(tunable, options, self._note, self._pinned, self._note_written, self._use_table)
-
-    @property
-    def nargs(self) -> Any:
-        """The positional arguments, by name, of the call that this thread decides, for pruners and hooks."""
-        return getattr(self._calls, "nargs", None)
-
-    @nargs.setter
-    def nargs(self, arguments: Any) -> None:
-        self._calls.nargs = arguments
 
     def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
         """Answer a call that C does not, and every call of the Python twin; `run` and `kernel[grid]` both end here.

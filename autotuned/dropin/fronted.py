@@ -59,9 +59,6 @@ class Beside(Replaced):
         self._forget_bound()
         self.in_vain()
 
-    def _leave(self) -> None:
-        self.cache.beside = False
-
 
 def launches_for(theirs: Any, run: _Run) -> Beside | None:
     """The launcher for one of Triton's tuners, made at its first launch; None if only Triton's own `run` can launch."""

@@ -12,6 +12,7 @@ from triton.runtime import autotuner
 
 from autotuned import _native, env
 from autotuned.dropin import bench, early, seeded
+from autotuned.launch import launcher
 from autotuned.triton_compat import kernel, versions
 
 log = logging.getLogger("autotuned")
@@ -23,9 +24,7 @@ class _Installed:
     """The installed state: the wrapped `run`, and the original `autotune` of each holder."""
 
     def __init__(self) -> None:
-        self.run: Any = None
-        self.active = False
-        self.replacing: Any = None  # `fronted.run`, while kernels are launched by this package
+        self.run: Any = None  # has `.active`, and `.replacing`: `fronted.run` while this package launches, else None
         self.decorators: dict[int, Any] = {}
         self.kept: Any = None  # `kept.Kept`, while it stands in for Triton's `compile`
         self.undo_kept: Any = None
@@ -84,10 +83,11 @@ def uninstall() -> None:
     If others have since replaced `Autotuner.run` or `triton.autotune`, theirs stays, ours becomes a no-op, and
     the log says so.
     """
-    _installed.active, _installed.replacing = False, None
     if _installed.undo_kept is not None:
         _installed.undo_kept()
         _installed.kept = _installed.undo_kept = None
+    if _installed.run is not None:
+        _installed.run.active, _installed.run.replacing = False, None
     if _installed.run is not None and autotuner.Autotuner.run is _installed.run:
         autotuner.Autotuner.run = _installed.run.in_front_of
         _installed.run = None
@@ -117,24 +117,32 @@ def _keep_binaries(folder: Path) -> None:
 
 
 def _wrap_run() -> None:
-    if _installed.active:
-        return
-    _installed.active = True
-    if _installed.run is not None:  # under a replacement by others, which may or may not call it
+    if _installed.run is not None:  # maybe under a replacement by others, which may or may not call it
+        _installed.run.active = True
         return
     original: Any = autotuner.Autotuner.run
     if not kernel.is_tritons(original):
         log.info("install: Autotuner.run was replaced before (%s); it is called.", _whose(original))
+    _native.watch([autotuner.Autotuner])
+    autotuner.Autotuner.run = _installed.run = _front(original)
+
+
+def _front(original: Any) -> Any:
+    """What stands in the place of `Autotuner.run`: in C in front of Triton's own, else the Python twin."""
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _installed.active:
+        if not front.active:
             return original(self, *args, **kwargs)
-        if _installed.replacing is not None:
-            return _installed.replacing(original, self, args, kwargs)
+        if front.replacing is not None:
+            return front.replacing(original, self, args, kwargs)
         return seeded.run(original, self, args, kwargs)
 
-    _native.watch([autotuner.Autotuner])
-    autotuner.Autotuner.run = _installed.run = bench.in_front_of(original, run)
+    front: Any = run
+    if kernel.is_tritons(original) and launcher.uses_c():
+        front = _native.extension.Front(original, run)
+        front.__wrapped__, front.__module__ = run, __name__
+    front.active, front.replacing = True, None
+    return bench.in_front_of(original, front)
 
 
 def _launch_for_others() -> None:
@@ -142,7 +150,7 @@ def _launch_for_others() -> None:
     from autotuned.dropin import fronted
 
     if kernel.is_tritons(_installed.run.in_front_of):
-        _installed.replacing = fronted.run
+        _installed.run.replacing = fronted.run
 
 
 def _replace_decorators() -> None:

@@ -8,7 +8,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import MethodType
 from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
@@ -150,13 +149,15 @@ class Replaced(Tuned):
         """
         self._vain += 1
         if self._vain > _PATIENCE and self.tuner.launcher.hits < _WORTH * self._vain and not self.is_left:
-            self.is_left = True
+            self.is_left, self.cache.beside = True, False
             log.info("`%s`: %s.", self.tuner.tunable.name, LEFT)
-            self._leave()
+            for config in self.configs:  # Python reads attributes faster out of such a dict, and Triton reads seven
+                config.__dict__ = dict(vars(config))
 
-    def _leave(self) -> None:
-        self.cache.beside = False
-        self.run = MethodType(_launched_by_triton, self)  # type: ignore[method-assign]
+    def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
+        if self.is_left and not warmup and grid is not ... and self.configs is self._seen[0]:
+            return self.tritons_run(args, kwargs, grid)
+        return super()._slow_run(args, kwargs, grid, warmup)
 
     def _bench(self, *args: Any, config: Any, **meta: Any) -> Any:
         """Triton's benchmark of a config; invalid times count as a failure."""
@@ -328,13 +329,6 @@ class _Through(Tuner):
         ready = self._bound(call, config, self._prologue(call, config), result)
         self.launcher.bind(tuple(call.arguments.values()), ready)
         self.chooser.state.bind_s += time.perf_counter() - start
-
-
-def _launched_by_triton(self: Replaced, *args: Any, grid: Any = ..., warmup: bool = False, **kwargs: Any) -> Any:
-    """`run` of a kernel left to Triton."""
-    if warmup or grid is ...:
-        return self._compile_only(args, kwargs, grid, warmup)
-    return self.tritons_run(args, kwargs, grid)
 
 
 def _wall_clock(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:

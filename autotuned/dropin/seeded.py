@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env, events
+from autotuned import _native, env, events
 from autotuned._startup import after_fork, later
 from autotuned.dropin.empties import LeftOut
-from autotuned.dropin.stock_tuner import Seed, compiling, keeping, seed_of, timing_of
+from autotuned.dropin.stock_tuner import Seed, attribute, compiling, keeping, seed_of, timing_of
 from autotuned.dropin.widened import Widened
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key.key import Key
@@ -70,7 +70,7 @@ class Asked:
         if seed is None or mode == "off":
             return False
         self.missed, self._seed = own, seed
-        self._before = self.tuner.__dict__.get("configs_timings")
+        self._before = attribute(self.tuner, "configs_timings")
         try:
             self._call = seed.call(self.args, self.kwargs)
             found = self._kept(mode)
@@ -165,7 +165,7 @@ class Asked:
         self._left_out.close()
         if self.key is not None and compiling.on and not self.passing:
             order.note(self.key.digest, launched)
-        timings = self.tuner.__dict__.get("configs_timings")
+        timings = attribute(self.tuner, "configs_timings")
         if self.passing:
             memory.drop(self.missed)
         elif self.missed is not None:
@@ -173,7 +173,7 @@ class Asked:
             is_raced = self._race is not None and self._race.is_run  # which said and stored it
             is_measured = timings is not self._before and not is_raced
             if is_measured and self.key is not None:
-                seconds = self.tuner.__dict__.get("bench_time") or 0.0
+                seconds = attribute(self.tuner, "bench_time") or 0.0
                 events.emit("search", self.key.kernel, self.key.digest, seconds, f"{len(timings or ())} configs")
             if is_measured and memory.has(self.missed):
                 self._keep(memory, timings, restore)
@@ -186,7 +186,7 @@ class Asked:
         if self.missed is None:
             return
         self._end()
-        timings = self.tuner.__dict__.get("configs_timings")
+        timings = attribute(self.tuner, "configs_timings")
         if self.passing or (timings is not self._before and timings and not any(map(_ran, timings.values()))):
             memory.drop(self.missed)
 
@@ -194,7 +194,7 @@ class Asked:
         if self.key is None or self.kwargs.get("warmup"):  # Triton timed a warm-up, which launches nothing
             return
         try:
-            seconds = self.tuner.__dict__.get("bench_time")
+            seconds = attribute(self.tuner, "bench_time")
             self._seed.keep(self.key, timings, memory.get(self.missed), seconds, restore)
         except AutotunedError as error:
             name, why = self._seed.tunable.name, failures.describe(error)
@@ -236,14 +236,17 @@ class Memory(dict[Any, Any]):
         on_change: Called when a choice is replaced or removed, since bound launches must not outlive it.
     """
 
+    __slots__ = ("beside", "on_change")
+
     def __init__(self, cache: Mapping[Any, Any], on_change: Callable[[], None]) -> None:
         super().__init__(cache)
         self.on_change = on_change
         self.beside: Any = None  # the launcher for the tuner, or False if there can be none
 
     def __contains__(self, key: Any) -> bool:
-        if super().__contains__(key):
-            return True
+        return super().__contains__(key) or self._look_up(key)  # the twin of `choices_contain` in `launch/c/front.h`
+
+    def _look_up(self, key: Any) -> bool:
         call, asked = _asking.call, _asking.asked
         if call is None or call[0].cache is not self or (asked is not None and asked.call is call):
             return False
@@ -283,14 +286,22 @@ class Memory(dict[Any, Any]):
         super().clear()
         self.on_change()
 
+    def pop(self, key: Any, *default: Any) -> Any:
+        """Remove a choice and return it, or the default."""
+        held, config = self.has(key), super().pop(key, *default)
+        if held:
+            self.on_change()
+        return config
+
     # `dict`'s own versions would bypass the methods above.
-    pop, update, setdefault = MutableMapping.pop, MutableMapping.update, MutableMapping.setdefault
+    update, setdefault = MutableMapping.update, MutableMapping.setdefault
 
     def __ior__(self, other: Any) -> Memory:  # type: ignore[misc]  # dict takes what `update` does
         self.update(other)
         return self
 
 
+_native.look_up_in(Memory)
 _adopting = threading.Lock()
 
 

@@ -215,7 +215,15 @@ def _has_tritons_bench(tuner: Any) -> bool:
     """Whether a tuner times configs with Triton's `_bench`, or with our class's check around it."""
     bench = type(tuner)._bench
     own = kernel.is_tritons(getattr(bench, "in_front_of", bench)) or getattr(tuner, "prunes_once", False)
-    return own and "_bench" not in vars(tuner)
+    return own and getattr(tuner._bench, "__func__", None) is bench
+
+
+def attribute(tuner: Any, name: str) -> Any:
+    """What Triton's `run` has set on a tuner, or None; no property of our classes.
+
+    Reading `__dict__` of one of Triton's makes Python look up all its attributes more slowly from then on.
+    """
+    return vars(tuner).get(name) if hasattr(type(tuner), name) else getattr(tuner, name, None)
 
 
 def _spell(value: Any, where: str) -> Json:

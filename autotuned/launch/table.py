@@ -386,6 +386,15 @@ class Base:
     def best_config(self, config: Any) -> None:
         self._local.best_config = config
 
+    @property
+    def nargs(self) -> Any:
+        """The positional arguments, by name, of the call that this thread decides, for pruners and hooks."""
+        return getattr(self._local, "nargs", None)
+
+    @nargs.setter
+    def nargs(self, arguments: Any) -> None:
+        self._local.nargs = arguments
+
 
 class HeuristicsBase:
     """What `Heuristics` inherits from the launcher: nothing in Python.

@@ -330,6 +330,10 @@ class Client:
         end = time.monotonic() + ending.EXIT_S
         self.flush(ending.EXIT_S)
         self._worker.close(max(0.0, end - time.monotonic()))
+        with self._lock:
+            backend, self._opened = self._opened, self._given
+        if backend is not self._given:
+            backend.close()
         ending.clients.discard(self)
 
     # -- who searches --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ collect_ignore_glob = [] if COMPILED else ["*.py"]
 if COMPILED:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not said
     from compiled_ahead import ahead_cold, events, x  # noqa: F401
-    from kept_stages import no_assembler, real_stages  # noqa: F401
+    from kept_stages import no_machine_code, real_stages  # noqa: F401
     from pretended import (  # noqa: F401
         bench,
         compiled_once,

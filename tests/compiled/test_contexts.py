@@ -153,6 +153,7 @@ def ordinary(x_ptr, n, BLOCK: tl.constexpr):
     tl.store(x_ptr + tl.arange(0, BLOCK), n)
 
 
+@pytest.mark.usefixtures("no_machine_code")
 @pytest.mark.parametrize("fn", [ordinary, unspecialized, unaligned, annotated], ids=lambda fn: fn.__name__)
 def test_every_class_of_integers_gets_tritons_binary(fn):
     """Each twice, so that the second comes from the table; the plain kernel says which binary is right."""

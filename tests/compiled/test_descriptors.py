@@ -23,7 +23,7 @@ from autotuned import autotune
 _launch = pytest.importorskip("autotuned._launch")
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
-    pytest.mark.usefixtures("no_assembler"),
+    pytest.mark.usefixtures("no_machine_code"),
 ]
 often = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 CONFIG = Config({"BLOCK": 32}, num_warps=2)

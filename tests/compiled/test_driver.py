@@ -64,6 +64,7 @@ def twice(device, kernel, grid, *args, **kwargs):
     return first, device.calls
 
 
+@pytest.mark.usefixtures("no_machine_code")
 @pytest.mark.parametrize("n", [0, 2, 15, 16, 17, 2**31 - 1, 2**31, -1, -(2**31), 2**62, 2**63 + 1], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float64], ids=str)
 def test_buffer_is_what_the_signature_says(device, n, dtype):

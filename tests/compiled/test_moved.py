@@ -60,7 +60,7 @@ class Moved:
         todo, self.todo = self.todo, None
         if todo is not None:
             self.did += 1
-            ACTIONS[todo](self)
+            globals()["ACTIONS"][todo](self)  # no global that the hook reads: what it reaches is in the key
         return value
 
     def __index__(self):

@@ -21,7 +21,7 @@ from autotuned import autotune
 pytest.importorskip("autotuned._launch")
 pytestmark = [
     pytest.mark.skipif(not tritons_packer.IS_GENERIC, reason="needs a C compiler, and Triton's generic launcher"),
-    pytest.mark.usefixtures("no_assembler"),
+    pytest.mark.usefixtures("no_machine_code"),
 ]
 
 ANNOTATIONS = {

@@ -68,12 +68,14 @@ def test_after_the_limit_a_rank_races_by_itself_and_stores_nothing(race):
     begin(first)
     measured_by(first, 1)
     (found,) = go(second)
-    assert (found["chosen"], sorted(found["measured"])) == (64, list(BLOCKS))
+    assert found["chosen"] == 64 and found["measured"]
     (line,) = found["said"]
     assert "going on without it" in line
     assert winners() == []  # the first goes on, and stores
     (held,) = ended(first)
     assert (held["chosen"], winners()) == (64, [64])
+    noted = len(BLOCKS) - len(found["measured"])  # on a busy machine the first has meanwhile noted some in the logbook
+    assert sorted(found["measured"] + held["measured"][:noted]) == list(BLOCKS)
 
 
 def test_without_a_folder_to_write_to_a_rank_races_by_itself_with_one_line(race, tmp_path):

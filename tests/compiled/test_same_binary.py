@@ -14,7 +14,7 @@ from triton import Config
 
 from autotuned import autotune
 
-pytestmark = pytest.mark.usefixtures("no_assembler")
+pytestmark = pytest.mark.usefixtures("no_machine_code")
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}, num_warps=2)]
 INTEGERS = [0, 1, 2, 15, 16, 17, 2**31 - 1, 2**31, 2**63 - 1, 2**63, -1, -16, -(2**31), -(2**31) - 1]
 SCALARS = [*INTEGERS, True, False, 0.0, -0.0, 1.0, 0.5, float("nan")]

@@ -1,17 +1,11 @@
-"""Our own kernels against their references: cold and hit, every config by itself, in place, and compiled to a cubin.
+"""Our own kernels against their references: cold and hit, every config by itself, and in place.
 
-Run as a script, this file compiles every Triton kernel for an H100: in a process of its own, because the interpreter
-that the tests run in replaces the compiler for good.
+That they compile for a GPU, `tests/compiled/test_access.py` says.
 """
 
 import copy
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -334,50 +328,3 @@ REFUSED = {
 def test_inputs_that_do_not_fit_are_refused(host: Callable[..., Any], args: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         host(*args)
-
-
-def test_every_triton_kernel_compiles_for_cuda(tmp_path: Path) -> None:
-    """In one process without the interpreter."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    sizes = json.loads(done.stdout.splitlines()[-1])
-    assert sizes.keys() == set(TRITON_KERNELS) and all(size > 0 for size in sizes.values())
-
-
-def _compile_all() -> dict[str, int]:
-    """Compile the last config of every kernel, of the largest blocks, as for its first case."""
-    sizes = {}
-    for name in TRITON_KERNELS:
-        module, attribute, cases = KERNELS[name]
-        kernel, case = getattr(module, attribute), next(getattr(module, cases)("cpu"))
-        sizes[name] = _cubin_size(kernel, case["args"], kernel.configs[-1])
-    return sizes
-
-
-def _cubin_size(kernel: Any, args: tuple[Any, ...], config: Any) -> int:
-    import triton
-    from triton.backends.compiler import GPUTarget
-
-    bound = dict(zip(kernel.arg_names, args, strict=False)) | config.kwargs
-    signature = {param.name: _type(bound[param.name], param.is_constexpr) for param in kernel.fn.params}
-    constants = {name: bound[name] for name, kind in signature.items() if kind == "constexpr"}
-    source = triton.compiler.ASTSource(fn=kernel.fn, signature=signature, constexprs=constants)
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-    return len(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["cubin"])
-
-
-def _type(value: Any, is_constexpr: bool) -> str:
-    if is_constexpr:
-        return "constexpr"
-    names = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32"}
-    if isinstance(value, torch.Tensor):
-        return names[value.dtype]
-    return "fp32" if isinstance(value, float) else "i32"
-
-
-if __name__ == "__main__":
-    print(json.dumps(_compile_all()))

@@ -4,13 +4,13 @@ import functools
 import hashlib
 import linecache
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+import forked
 import pytest
 
 from autotuned.key.source import Fingerprint
@@ -261,18 +261,16 @@ def all_fingerprints() -> list[tuple[str, str, bool]]:
 
 
 def test_equal_values_have_equal_fingerprints_under_every_hash_seed() -> None:
-    program = "import test_reach, json; print(json.dumps(test_reach.all_fingerprints()))"
-    here = Path(__file__).parent
-    said = {
-        subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(here)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
+    program = (
+        "import warnings; warnings.simplefilter('ignore'); "
+        "import test_reach, json; print(json.dumps(test_reach.all_fingerprints()))"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(os.path.dirname(file) for file in (__file__, forked.__file__)),
     }
+    seeds: tuple[dict[str, str], ...] = ({}, {"PYTHONHASHSEED": "1"})  # one at random, and one
+    said = {forked.run([sys.executable, "-c", program], environment | seed, check=True).stdout for seed in seeds}
     assert len(said) == 1
 
 
@@ -299,7 +297,6 @@ def test_what_a_function_imports_from_its_own_package_when_it_runs_counts(body: 
     for value, unread in ((2, 1), (3, 1), (2, 5)):
         text = f"A = {value}\nUNREAD = {unread}\ndef run(): return {value}\n"
         package.joinpath("conf.py").write_text(text)
-        run = [sys.executable, "-B", "-c", program]
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        said.append(subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout)
+        said.append(forked.run([sys.executable, "-c", program], environment, check=True).stdout)
     assert said[0] == said[2] != said[1]

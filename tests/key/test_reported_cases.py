@@ -4,12 +4,12 @@ import itertools
 import math
 import os
 import pickle
-import subprocess
 import sys
 import textwrap
 import time
 
 import fakes
+import forked
 import numpy as np
 import pytest
 from fakes import FakeConfig as Config
@@ -117,7 +117,7 @@ def process(tmp_path):
         support = os.path.dirname(fakes.__file__)
         program = PROGRAM.format(tests=support, folder=str(tmp_path), before=before, arguments=arguments)
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}
-        done = subprocess.run([sys.executable, "-c", program], cwd=cwd, env=environment, capture_output=True, text=True)
+        done = forked.run([sys.executable, "-c", program], environment, cwd)
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
 
@@ -126,7 +126,7 @@ def process(tmp_path):
 
 def test_b14_b34_processes_that_differ_in_nothing_that_matters_share_a_choice(process, tmp_path):
     assert process() == 1
-    assert process(PYTHONHASHSEED="5", SOME_VARIABLE="1", TRITON_CACHE_DIR=str(tmp_path / "triton")) == 0
+    assert process(PYTHONHASHSEED="1", SOME_VARIABLE="1", TRITON_CACHE_DIR=str(tmp_path / "triton")) == 0
     assert process(cwd=str(tmp_path)) == 0
     assert process(arguments="n=5") == 0
     assert process(arguments="k=2, n=5") == 0  # a default that is given

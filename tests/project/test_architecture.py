@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from trees import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "autotuned"
@@ -48,7 +49,7 @@ MODULES = {name_of(path): path for path in LIBRARY}
 def imports_of(path: Path) -> frozenset[str]:
     """Modules of this package that a file imports: at its top, within functions, lazily, or for types only."""
     found: set[str] = set()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "autotuned":
             names = {f"{node.module}.{alias.name}".removeprefix("autotuned.") for alias in node.names}
             found |= {name if name in MODULES else node.module.removeprefix("autotuned.") for name in names}
@@ -102,16 +103,16 @@ def uses(pattern: str, files=EVERYTHING) -> set[str]:
 
 def may_use(pattern: str, path: Path) -> bool:
     """Whether there is a match in all of the text: taking it apart costs a hundred times as much."""
-    return re.search(pattern, re.sub(r"\s*([.(])\s*", r"\1", path.read_text())) is not None
+    return re.search(pattern, joined(path)) is not None
+
+
+@functools.cache
+def joined(path: Path) -> str:
+    return re.sub(r"\s*([.(])\s*", r"\1", path.read_text())
 
 
 def uses_it(pattern: str, path: Path) -> bool:
     return re.search(pattern, code_of(path)) is not None
-
-
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 @functools.cache

@@ -11,6 +11,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from trees import nodes_of
+
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted([*(ROOT / "autotuned").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
 QUALIFIED = re.compile(r"`([a-z_]\w\w+)\.([A-Za-z_]\w*)[^`\n]*`")  # what is shorter is an example of a variable
@@ -23,7 +25,7 @@ PARTS = (ast.FunctionDef, ast.ClassDef, ast.Name, ast.Attribute, ast.arg, ast.al
 def words_of(path: Path) -> frozenset[str]:
     """Every name in the code of a file: defined, imported, read or passed."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, PARTS):
             word = getattr(node, "name", None) or getattr(node, "id", None) or getattr(node, "attr", None)
             found.update((word or node.arg or "").split("."))

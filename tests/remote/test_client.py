@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import waits
 from fakes import make_key
 from stored import lines
 from stores import block_of, data_in, measured
@@ -42,6 +43,17 @@ def test_what_one_host_measures_another_finds_and_keeps(url: str, hosts: Any) ->
         assert not other.find(key)  # nothing new
     with hosts.on("a", url):
         assert not (layout.root() / layout.OUTBOX).exists()
+
+
+def test_a_closed_client_is_disconnected(redis_url: str, hosts: Any) -> None:
+    import redis
+
+    with redis.Redis.from_url(redis_url) as other:
+        before = len(other.client_list())
+        with hosts.on("a", redis_url) as one:
+            assert one.keep(measured(make_key())) and one.flush(10)
+            assert len(other.client_list()) > before
+        waits.until(lambda: len(other.client_list()) == before)
 
 
 def test_many_keys_are_asked_in_the_background_and_told_as_they_come(url: str, hosts: Any) -> None:

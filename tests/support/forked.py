@@ -17,14 +17,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _SERVER = """
-import atexit, contextlib, gc, importlib, json, os, socket, sys, threading, types
-for name in ("numpy", "torch", "triton.language", "rich.live", "rich.table", "typer.main", "typer.rich_utils"):
+import atexit, contextlib, gc, importlib, json, os, socket, sys, threading, types, weakref
+typer = "typer.main", "typer.rich_utils", "typer._adapters"
+for name in ("numpy", "torch", "triton.language", "rich.live", "rich.table", *typer):
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
 if "TRITON_INTERPRET" not in os.environ:  # what compiles needs the hash of Triton's files, which takes two seconds
     with contextlib.suppress(ImportError):
         importlib.import_module("triton.runtime.cache").triton_key()
         importlib.import_module("triton.experimental.gluon")
+for one in weakref.finalize._registry:  # of torch's operators: to take them down takes longer than most programs
+    one.atexit = False
 gc.freeze()
 asking = socket.socket(fileno=int(sys.argv[1]))
 while True:

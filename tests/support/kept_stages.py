@@ -3,7 +3,7 @@
 A kernel that many tests compile into empty caches is lowered, and assembled by ptxas, once a session: that is most of
 the time of these tests. Everything around it is Triton's own: its front end, caches, files, hooks and listeners. IR
 that differs in the lines of its source only is the same here. `real_stages` is for tests of what the back end makes,
-`no_assembler` for those that compile many kernels and look at no machine code.
+`no_machine_code` for those that compile many kernels and look at none.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from triton.backends.nvidia.compiler import CUDABackend
 _PLACE = re.compile(r' loc\((?:#loc\d*|unknown|"[^"]*"\(#loc\d*\))\)|^#loc.*\n', re.MULTILINE)
 _PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 _add_stages = CUDABackend.add_stages
-_is_on = _assembles = True
+_is_on = _lowers = True
 
 
 def install(folder: Path) -> None:
@@ -31,8 +31,12 @@ def install(folder: Path) -> None:
 
     def add_stages(backend, stages, options, language):
         _add_stages(backend, stages, options, language)
-        if not _assembles:
-            stages["cubin"] = lambda text, metadata: text.encode()
+        if not _lowers:
+            stages |= {
+                "llir": _named,
+                "ptx": lambda text, metadata: text,
+                "cubin": lambda text, metadata: text.encode(),
+            }
         if _is_on and _is_plain():
             stages.update(_Kept(folder, backend.target, options, dict(stages)).stages())
 
@@ -46,9 +50,18 @@ def real_stages(monkeypatch):
 
 
 @pytest.fixture
-def no_assembler(monkeypatch):
-    """No ptxas: what it would read stands for what it makes."""
-    monkeypatch.setattr("kept_stages._assembles", False)
+def no_machine_code(monkeypatch):
+    """No LLVM and no ptxas: Triton's IR for a GPU stands for what they make of it, which takes most of the time."""
+    monkeypatch.setattr("kept_stages._lowers", False)
+
+
+def _named(module, metadata):
+    """What the stages after this one read, and a launch: a kernel without memory that its blocks share."""
+    metadata |= dict.fromkeys(("shared", "tmem_size", "global_scratch_size", "profile_scratch_size"), 0)
+    metadata |= {"global_scratch_align": 1, "profile_scratch_align": 1}
+    text = str(module)
+    metadata["name"] = re.search(r"tt\.func public @(\w+)", text)[1]
+    return text
 
 
 def _is_plain():
@@ -64,9 +77,7 @@ class _Kept:
     def __init__(self, folder, target, options, stages):
         self._folder, self._stages, self._made = folder, stages, None
         environment = sorted(get_cache_invalidating_env_vars().items()), [os.environ.get(name) for name in _PTXAS]
-        self._asked = repr(
-            (_assembles, triton.__version__, target, sorted(vars(options).items(), key=repr), environment)
-        )
+        self._asked = repr((_lowers, triton.__version__, target, sorted(vars(options).items(), key=repr), environment))
 
     def stages(self):
         return {name: lambda module, metadata, name=name: self._run(name, module, metadata) for name in self._stages}

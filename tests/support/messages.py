@@ -3,9 +3,11 @@
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from trees import nodes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [*sorted((ROOT / "autotuned").rglob("*.py")), *sorted((ROOT / "cli").rglob("*.py"))]
@@ -43,7 +45,7 @@ def messages() -> tuple[Message, ...]:
 
 
 def _of_file(path: Path) -> Iterator[Message]:
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    nodes = nodes_of(path)
     texts, named = _assigned(nodes), set()
     for node in nodes:
         if isinstance(node, ast.Call) and (maker := _name(node.func)) and _makes(maker):
@@ -64,7 +66,7 @@ def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _assigned(nodes: list[ast.AST]) -> dict[str, str]:
+def _assigned(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Names that a file gives to one text, which a message may be made with."""
     found: dict[str, set[str]] = {}
     for node in nodes:

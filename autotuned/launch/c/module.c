@@ -44,7 +44,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The l
 PyMODINIT_FUNC PyInit__launch(void) { return PyModuleDef_Init(&definition); }
 #else
 
-#define INTERFACE 2    /* `INTERFACE` in `_native.py`: what Python and C pass each other */
+#define INTERFACE 3    /* `INTERFACE` in `_native.py`: what Python and C pass each other */
 #define MAX_ARGS 128   /* free parameters; a kernel with more uses the Python twin */
 #define MAX_SLOTS 256  /* these, and what is in tuples; a call with more is not bound */
 #define MAX_DIMS 24    /* two bits a dimension in one word, beside the device */
@@ -69,7 +69,7 @@ static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a 
 static int takes_host_memory = 0; /* whether the driver is a stand-in to which memory of the host is as good as any */
 static uint64_t generation = 1; /* grows when anything watched changes */
 static PyObject *one; /* strong: the 1 that there mostly is but one of */
-static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_fallback, *s_grid, *s_warmup, *s_getitem;
+static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_fallback, *s_grid, *s_warmup, *s_getitem, *s_cache, *s_look_up, *s_beside, *s_configs, *s_best_config;
 
 /* At the first bind and not at the import: by then Triton has loaded the library, which takes milliseconds. Words made
  * before then, without a context, were looked up in empty tables only. */
@@ -103,6 +103,7 @@ static void find_driver(void) {
 #include "gridded.h"
 #include "tuned.h"
 #include "heuristics.h"
+#include "../../dropin/c/front.h"
 #include "pool.h"
 
 /* ---- the module ------------------------------------------------------------------------------------------------ */
@@ -155,6 +156,7 @@ static PyMethodDef module_methods[] = {
     {"tensor_words", (PyCFunction)(void (*)(void))tensor_words, METH_FASTCALL, "tensor_words(roles, *tensors): the words of torch's tensors as bytes, each by its role; None if one cannot be read."},
     {"index_like", index_like, METH_VARARGS, "Whoever replaces `[]` of the first class is asked for that of `Base` too, of the second for that of `HeuristicsBase`."},
     {"watch", watch, METH_O, "Validate entries again when this dict or type changes; dicts before Python 3.12 are told by `direct`."},
+    {"look_up_in", look_up_in, METH_O, "Ask this class of choices, a dict, in C; at a missing key its `_look_up` is asked."},
     {"ready", ready, METH_NOARGS, "None if kernels can be launched from C, else why not."},
     {"read_grids", read_grids, METH_O, "Ask this function, from now on, for the program of each grid callable; see `launch/grid_program.py`."},
     {"pool_take", pool_take, METH_O, "pool_take(x): a tensor such as `torch.empty_like(x)` gives, which nobody holds; None if there is none."},
@@ -173,6 +175,8 @@ static int intern_names(void) {
   struct { PyObject **where; const char *text; } names[] = {
       {&s_run, "run"}, {&s_fallback, "fallback"}, {&s_config, "config"}, {&s_slow_run, "_slow_run"},
       {&s_still_ours, "_still_ours"}, {&s_grid, "grid"}, {&s_warmup, "warmup"}, {&s_getitem, "__getitem__"},
+      {&s_cache, "cache"}, {&s_look_up, "_look_up"},
+      {&s_beside, "beside"}, {&s_configs, "configs"}, {&s_best_config, "best_config"},
       {&s_base, "base"}, {&s_shape, "shape"}, {&s_strides, "strides"}, {&s_block_shape, "block_shape"},
       {&s_padding, "padding"}, {&s_rounds, "round_f32_to_tf32"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -186,14 +190,16 @@ static int intern_names(void) {
 
 PyMODINIT_FUNC PyInit__launch(void) {
   if (intern_names() || PyType_Ready(&TableType) || PyType_Ready(&BaseType) || PyType_Ready(&GriddedType) ||
-      PyType_Ready(&HeuristicsType))
+      PyType_Ready(&HeuristicsType) || PyType_Ready(&FrontType))
     return NULL;
+  if (!(missed = PyErr_NewException("autotuned._launch.Missed", PyExc_BaseException, NULL))) return NULL;
   if (!(own_run = PyObject_GetAttr((PyObject *)&BaseType, s_run))) return NULL;
   PyObject *module = PyModule_Create(&definition);
   if (!module) return NULL;
   if (PyModule_AddObjectRef(module, "Table", (PyObject *)&TableType) ||
       PyModule_AddObjectRef(module, "Base", (PyObject *)&BaseType) ||
       PyModule_AddObjectRef(module, "HeuristicsBase", (PyObject *)&HeuristicsType) ||
+      PyModule_AddObjectRef(module, "Front", (PyObject *)&FrontType) ||
       PyModule_AddIntConstant(module, "INTERFACE", INTERFACE)) {
     Py_DECREF(module);
     return NULL;

@@ -2,7 +2,7 @@
  *
  * Part of `module.c`, after `submit.h` and `gridded.h`. */
 
-typedef struct Best { unsigned long thread; PyObject *config; struct Best *next; } Best;
+typedef struct Best { unsigned long thread; PyObject *config, *nargs; struct Best *next; } Best;
 
 typedef struct {
   PyObject_HEAD
@@ -12,21 +12,29 @@ typedef struct {
   Py_ssize_t seen_length;
   uint64_t generation;   /* the shared one when `_still_ours` last said yes */
   int replaced;          /* whether this object has a `run` of its own */
+  char is_left;          /* whether Triton launches it, see `dropin/c/front.h` */
   unsigned run_tag;      /* version of the class when its `run` was last seen to be ours, 0: it has none */
-  Best *best;            /* config of each thread's last launch, most recent thread first */
+  Best *best;            /* of each thread, latest first: the config of its last launch, what Triton's `run` launches */
 } Base;
 
-/* hot path. Note the config of this thread's launch. */
-static int set_best(Base *b, PyObject *config) {
+/* hot path. This thread's, made if it has none; NULL with an error set. */
+static Best *slot_of_thread(Base *b) {
   unsigned long me = PyThread_get_thread_ident();
   Best *slot = b->best;
   while (slot && slot->thread != me) slot = slot->next;
   if (!slot) {
     slot = PyMem_Malloc(sizeof *slot);
-    if (!slot) { PyErr_NoMemory(); return -1; }
-    *slot = (Best){me, NULL, b->best};
+    if (!slot) { PyErr_NoMemory(); return NULL; }
+    *slot = (Best){me, NULL, NULL, b->best};
     b->best = slot;
   }
+  return slot;
+}
+
+/* hot path. Note the config of this thread's launch. */
+static int set_best(Base *b, PyObject *config) {
+  Best *slot = slot_of_thread(b);
+  if (!slot) return -1;
   if (slot->config != config) {
     PyObject *old = slot->config;
     Py_INCREF(config);
@@ -140,6 +148,8 @@ static int base_holds(Base *b) {
   return yes;
 }
 
+static PyObject *call_left(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid);
+
 #define BY_RUN ((Py_ssize_t)1 << (8 * sizeof(Py_ssize_t) - 2)) /* added to `positional`: it is `run` that was called */
 
 /* hot path. One call of the kernel, by what leads to `run` or, with `BY_RUN`, by `run` itself. New reference. */
@@ -154,6 +164,7 @@ static PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t f
   if (!ours && !(flags & BY_RUN) && (ours = run_is_replaced(b)))
     return ours < 0 ? NULL : run_by_name(self, args, positional, names, grid);
   if (!ours || !t) return slow_run(self, args, positional, names, grid, Py_False);
+  if (b->is_left) return call_left(self, args, positional, names, grid);
   Py_INCREF(t);
   if (!(values = order_arguments(t, args, positional, names, ordered))) goto slow;
   int result = make_words(t, &w, values);
@@ -219,7 +230,7 @@ static int set_configs(Base *b, PyObject *value, void *c) {
 static PyObject *get_best(Base *b, void *c) {
   (void)c;
   for (Best *slot = b->best; slot; slot = slot->next)
-    if (slot->thread == PyThread_get_thread_ident()) { Py_INCREF(slot->config); return slot->config; }
+    if (slot->thread == PyThread_get_thread_ident() && slot->config) return Py_NewRef(slot->config);
   PyErr_SetString(PyExc_AttributeError, "best_config: nothing was launched on this thread yet");
   return NULL;
 }
@@ -228,10 +239,24 @@ static int set_best_config(Base *b, PyObject *value, void *c) {
   if (!value) { PyErr_SetString(PyExc_AttributeError, "best_config cannot be deleted"); return -1; }
   return set_best(b, value);
 }
+static PyObject *get_nargs(Base *b, void *c) {
+  (void)c;
+  Best *slot = slot_of_thread(b);
+  return slot ? Py_NewRef(slot->nargs ? slot->nargs : Py_None) : NULL;
+}
+static int set_nargs(Base *b, PyObject *value, void *c) {
+  (void)c;
+  Best *slot = slot_of_thread(b);
+  if (!slot) return -1;
+  PyObject *old = slot->nargs;
+  slot->nargs = Py_XNewRef(value);
+  Py_XDECREF(old);
+  return 0;
+}
 
 static int base_traverse(Base *b, visitproc visit, void *arg) {
   Py_VISIT(b->table); Py_VISIT(b->configs); Py_VISIT(b->seen);
-  for (Best *slot = b->best; slot; slot = slot->next) Py_VISIT(slot->config);
+  for (Best *slot = b->best; slot; slot = slot->next) { Py_VISIT(slot->config); Py_VISIT(slot->nargs); }
   return 0;
 }
 static int base_clear(Base *b) {
@@ -240,6 +265,7 @@ static int base_clear(Base *b) {
     Best *slot = b->best;
     b->best = slot->next;
     Py_XDECREF(slot->config);
+    Py_XDECREF(slot->nargs);
     PyMem_Free(slot);
   }
   return 0;
@@ -258,10 +284,13 @@ static PyMethodDef base_methods[] = {
 static PyGetSetDef base_fields[] = {
     {"configs", (getter)get_configs, (setter)set_configs, "The live list of configs.", NULL},
     {"best_config", (getter)get_best, (setter)set_best_config, "The config of this thread's last launch.", NULL},
+    {"nargs", (getter)get_nargs, (setter)set_nargs, "The positional arguments, by name, of this thread's call.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
+static PyMemberDef base_members[] = {
+    {"is_left", T_BOOL, offsetof(Base, is_left), 0, "Whether Triton launches it."}, {NULL, 0, 0, 0, NULL}};
 static PyMappingMethods base_mapping = {.mp_subscript = base_subscript};
 static PyTypeObject BaseType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "autotuned._launch.Base", .tp_doc = "What makes `kernel[grid](...)` fast.",
     .tp_basicsize = sizeof(Base), .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew, .tp_setattro = base_setattro, .tp_dealloc = (destructor)base_dealloc, .tp_traverse = (traverseproc)base_traverse,
-    .tp_clear = (inquiry)base_clear, .tp_methods = base_methods, .tp_getset = base_fields, .tp_as_mapping = &base_mapping};
+    .tp_clear = (inquiry)base_clear, .tp_methods = base_methods, .tp_members = base_members, .tp_getset = base_fields, .tp_as_mapping = &base_mapping};
