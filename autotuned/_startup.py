@@ -128,16 +128,22 @@ def imported(name: str) -> Any:
 
 
 class Later(ModuleType):
-    """A module that is imported when one of its attributes is first read.
+    """A module that is imported when one of its attributes is first read, and then takes the place of this.
 
     Not `importlib.util.LazyLoader`: before Python 3.12 two threads may execute its module at once.
     """
 
     _module: Any = None
 
+    def __init__(self, name: str, scope: dict[str, Any]) -> None:
+        super().__init__(name)
+        self._scope = scope
+
     def __getattr__(self, name: str) -> Any:
         if self._module is None:
-            self._module = imported(self.__name__)
+            module = self._module = imported(self.__name__)
+            for held in [held for held, value in list(self._scope.items()) if value is self]:
+                self._scope[held] = module  # else each use is a call more
         try:
             return self._module.__dict__[name]
         except KeyError:  # says what is missing
@@ -146,7 +152,7 @@ class Later(ModuleType):
 
 def later(name: str) -> Any:
     """A lazy `autotuned.<name>`, for names used only inside functions; most imports at start served only searches."""
-    return Later(f"autotuned.{name}")
+    return Later(f"autotuned.{name}", sys._getframe(1).f_globals)
 
 
 if not TYPE_CHECKING:

@@ -37,7 +37,12 @@ def get(name: str) -> str:
     """A variable without blanks around it; "" if unset."""
     # Below `os.environ`, which raises and catches an error for each of the many that are not set.
     value = os.environ._data.get(_spelled(name))  # type: ignore[attr-defined]
-    return "" if value is None else os.environ.decodevalue(value).strip()
+    return "" if value is None else _read(value)
+
+
+@lru_cache(maxsize=256)
+def _read(value: Any) -> str:
+    return os.environ.decodevalue(value).strip()
 
 
 @lru_cache(maxsize=256)
@@ -46,10 +51,11 @@ def _spelled(name: str) -> Any:
 
 
 def _choice(name: str, allowed: tuple[_Value, ...], default: _Default) -> _Value | _Default:
-    value = get(name)
+    if os.environ._data.get(_spelled(name)) is None:  # type: ignore[attr-defined]  # as in `get`
+        return default
+    value = get(name).lower()
     if not value:
         return default
-    value = value.lower()
     for one in allowed:
         if value == one:
             return one

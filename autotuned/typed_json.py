@@ -92,6 +92,16 @@ def canonical(data: Json) -> str:
     return "".join(_WRITE(data, 0))
 
 
+class Told(dict[str, Json]):
+    """An object with its canonical text, for what many share; never modified."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, data: Mapping[str, Json]) -> None:
+        super().__init__(data)
+        self.text = canonical(data)
+
+
 def line(data: Json) -> str:
     """A JSON value as a line of a config file: sorted fields, spaces, ASCII; NaN and Infinity are refused."""
     return "".join(_WRITE_SPACED(data, 0))

@@ -109,6 +109,13 @@ def test_a_module_is_imported_when_something_of_it_is_asked_for():
     subprocess.run([sys.executable, "-c", CODE], check=True, timeout=60)
 
 
+def test_an_imported_module_takes_the_place_of_the_one_that_waited():
+    scope = {"__name__": "somewhere"}
+    exec("from autotuned._startup import later\nttir = later('triton_compat.ttir')\nsame = ttir", scope)
+    assert scope["ttir"] is not ttir and scope["ttir"].access is ttir.access
+    assert scope["ttir"] is scope["same"] is ttir
+
+
 def test_what_is_asked_for_is_the_modules_own_at_that_moment(monkeypatch):
     module = later("triton_compat.ttir")
     assert module.access is ttir.access

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import later
 from autotuned.errors import BinaryError, PlaceError
-from autotuned.key.key import PLAIN, by_class, is_descriptor, is_tensor_type
+from autotuned.key.key import PLAIN, TENSORS, by_class, is_descriptor, is_tensor_type
 from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
@@ -72,19 +72,21 @@ def refuse_unreachable(arguments: Mapping[str, Any], name: str) -> None:
             )
 
 
-def _tensors(values: Iterable[Any], described: bool = True) -> Iterator[Any]:
+def _tensors(values: Iterable[Any], described: bool = True) -> list[Any]:
+    found: list[Any] = []
     for value in values:
-        if type(value) in PLAIN:
-            continue
         kind: Any = type(value)  # mypy: a class is not Hashable
-        if _is_placed(kind):
-            yield value
+        if kind in PLAIN:
+            continue
+        if kind in TENSORS or _is_placed(kind):
+            found += [value]
         elif isinstance(value, tuple):
-            yield from _tensors(value, described)
+            found += _tensors(value, described)
         elif is_descriptor(value):
-            yield from [value.base] if described else []
+            found += [value.base] if described else []
         elif hasattr(value, "data_ptr") and hasattr(value, "device"):
-            yield value
+            found += [value]
+    return found
 
 
 @by_class

@@ -13,7 +13,7 @@ from triton.runtime.autotuner import Heuristics
 from autotuned import _native, env
 from autotuned._startup import Frozen, errors, later
 from autotuned.api.pickling import CaseGenerator, Named
-from autotuned.key.key import is_tensor, sizes_of
+from autotuned.key.key import TENSORS, is_tensor, sizes_of
 from autotuned.launch import launcher
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
@@ -188,7 +188,7 @@ class Tuned(Base, Autotuner, Named):
         if bound is None and tuner.unseen is not None and not self.cache.pins and self.keys == self._seen_keys:
             bound = tuner.unseen.answer(values)
         if bound is None:
-            return self._miss(args, kwargs, grid)
+            return self._miss(args, kwargs, grid, values)
         self.best_config = bound.config
         return bound.run(values, grid)
 
@@ -200,10 +200,10 @@ class Tuned(Base, Autotuner, Named):
 
     # -- cold path -----------------------------------------------------------------------------------------------
 
-    def _miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
+    def _miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, values: tuple[Any, ...] = ()) -> Any:
         gpu = self._place(args, kwargs) if self._follows_tensors else None
         if gpu is None:
-            return self._miss_here(args, kwargs, grid)
+            return self._miss_here(args, kwargs, grid, values)
         with kernel.on_device(gpu):
             return super().run(*args, grid=grid, **kwargs)  # where the table may know the call
 
@@ -214,10 +214,12 @@ class Tuned(Base, Autotuner, Named):
             return None
         constexprs = self.tuner.options.spec.constexprs
         given = {**dict(zip(self.arg_names, args)), **kwargs}
-        passed = {name: value for name, value in given.items() if name not in constexprs}
+        passed = {name: given[name] for name in given if name not in constexprs}
         return places.gpu_elsewhere(passed, tunable.name)
 
-    def _miss_here(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
+    def _miss_here(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, values: tuple[Any, ...] = ()
+    ) -> Any:
         if self.keys != self._seen_keys:
             self._seen_keys = list(self.keys)
             self.tuner.keys_changed(self._seen_keys)
@@ -225,7 +227,7 @@ class Tuned(Base, Autotuner, Named):
         if self.early_config_prune is not None or self.perf_model is not None:  # which may look here too
             self.nargs = readers.Watched(self.nargs, self.tuner.chooser.seen)
         try:
-            return self.tuner.miss(args, kwargs, grid)
+            return self.tuner.miss(args, kwargs, grid, values)
         except errors.PruningError as error:
             raise triton_listener.TritonPruningError(error) from error
         finally:
@@ -257,16 +259,21 @@ class Tuned(Base, Autotuner, Named):
 
     def _triton_key(self, call: Call) -> tuple[Any, ...] | None:
         """Triton's own key of a call; None if it cannot be hashed."""
-        arguments = call.arguments
-        parts = [_without_memory(arguments[name]) for name in self.keys if name in arguments]
-        parts += [
-            str(value.dtype) for value in arguments.values() if type(value) not in _PLAIN and hasattr(value, "dtype")
-        ]
+        arguments, parts = call.arguments, list[Any]()
+        for name in self.keys:
+            if name in arguments:
+                value = arguments[name]
+                parts += [value if type(value) in _PLAIN else _without_memory(value)]
+        for name in arguments:
+            value = arguments[name]
+            if type(value) in TENSORS or (type(value) not in _PLAIN and hasattr(value, "dtype")):
+                parts += [str(value.dtype)]
+        key = tuple(parts)
         try:
-            hash(tuple(parts))
+            hash(key)
         except TypeError:
             return None
-        return tuple(parts)
+        return key
 
     def _pinned(self, call: Call) -> Any:
         if not self.cache.pins:
@@ -278,8 +285,9 @@ class Tuned(Base, Autotuner, Named):
         if launched:
             self.best_config = choice.config
         key = self._triton_key(call)
-        if choice.lasting and key is not None and key not in self.cache.pins and _holds_nothing(key):
-            self.cache.note(key, choice.config)
+        cache = self.cache
+        if choice.lasting and key is not None and key not in cache.pins and _holds_nothing(key):
+            cache.note(key, choice.config)
         if choice.record is not None and self._told.get(id(choice)) is not choice:
             self._told[id(choice)] = self._measured = choice
             self.__dict__.pop("configs_timings", None)
@@ -395,7 +403,7 @@ def _holds_nothing(value: Any) -> bool:
     """Whether part of a Triton key is plain data: the mirror must not keep objects and closures alive."""
     kind = type(value)
     if isinstance(value, tuple):
-        return all(map(_holds_nothing, [part for part in value if type(part) not in _PLAIN]))
+        return {*map(type, value)} <= _PLAIN or all(map(_holds_nothing, value))
     return kind in _PLAIN or kind.__name__ == "dtype" or isinstance(value, Enum) or is_numpy_scalar(value)
 
 

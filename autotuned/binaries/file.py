@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from autotuned import disk
-from autotuned._startup import Frozen
-from autotuned.binaries.variant import Code, Form, Variant, check_launch, check_metadata
+from autotuned._startup import Frozen, once
+from autotuned.binaries.variant import Code, Form, Types, Variant, check_launch, check_metadata
 from autotuned.errors import BinaryError
-from autotuned.typed_json import Json, canonical, integer, named, typed
+from autotuned.typed_json import Json, Told, canonical, integer, named, typed
 
 SCHEMA = 1
 SUFFIX = ".bin"
@@ -143,23 +143,23 @@ class BinaryFile:
 
     def stored(self, blob: str) -> bytes:
         """Machine code as stored, compressed; empty if missing."""
-        if blob in self._compressed:
-            return self._compressed[blob][0]
-        place = self._reader.blob(blob) if self._reader is not None else None
-        return self._reader.content[place.offset : place.offset + place.stored] if self._reader and place else b""
+        return self._place(blob)[0]
 
     def size(self, blob: str) -> int:
         """Bytes of inflated machine code; 0 if missing."""
+        return self._place(blob)[1]
+
+    def _place(self, blob: str) -> tuple[bytes, int]:
         if blob in self._compressed:
-            return self._compressed[blob][1]
-        place = self._reader.blob(blob) if self._reader is not None else None
-        return place.size if place else 0
+            return self._compressed[blob]
+        reader, place = self._reader, None if self._reader is None else self._reader.blob(blob)
+        return (b"", 0) if reader is None or place is None else (reader.stored(place), place.size)
 
     def code(self, variant: Variant) -> bytes:
         """A variant's machine code; BinaryError if it is missing, truncated or does not match its hash."""
-        stored = self.stored(variant.blob)
+        stored, size = self._place(variant.blob)
         try:
-            code = disk.inflate(stored, self.size(variant.blob)) if stored else b""
+            code = disk.inflate(stored, size) if stored else b""
         except ValueError:
             code = b""
         if hashlib.sha256(code).hexdigest() != variant.blob:
@@ -243,18 +243,24 @@ def _read(content: bytes, path: str) -> BinaryFile:
     stored = content[begin : begin + int(words[2])]
     if hashlib.sha256(stored).hexdigest() != words[3]:
         raise ValueError("expected an index that matches the hash in the first line, got another or a part of it.")
-    index = named(disk.parse_json(disk.inflate(stored, MOST_INDEX_BYTES)), "index",
-                  ("kernel", "variants", "blobs", *_SHARED))  # fmt: skip
+    index = named(_parsed(disk.inflate(stored, MOST_INDEX_BYTES)), "index", ("kernel", "variants", "blobs", *_SHARED))
     file = BinaryFile(typed(index["kernel"], str, "index.kernel"), path)
     file._reader = file._unread = _Reader(file.kernel, content, index, begin + len(stored))
     return file
+
+
+def _parsed(content: bytes) -> Json:
+    """The JSON of an index, sooner if it is written as by `dump`: then no name is given twice."""
+    text = disk.decoded(content)
+    index = disk.parse_trusting(text)
+    return index if canonical(index) == text else disk.parse_json(text)
 
 
 class _Reader:
     """Reads and checks blobs and variants of an index."""
 
     def __init__(self, kernel: str, content: bytes, index: Mapping[str, Json], base: int) -> None:
-        self._kernel, self.content, self._index, self._base = kernel, content, index, base
+        self._kernel, self._content, self._index, self._base = kernel, content, index, base
         self._places: Mapping[str, Json] = typed(index["blobs"], dict, "index.blobs")
         self._rows: list[Json] = typed(index["variants"], list, "index.variants")
         self._shared: dict[tuple[str, int], Any] = {}
@@ -278,42 +284,52 @@ class _Reader:
 
     def serving(self, code: Code, form: Form) -> Iterator[Variant]:
         """See `BinaryFile.serving`; raises at a faulty one."""
-        constants, types = form.constants, [list(pair) for pair in form.types]
-        alike = [number for number, row in enumerate(self._rows) if row[5] == constants and row[3] == types]
-        for number in sorted(alike, key=lambda number: -len(self._rows[number][4])):
-            one = self._known_variant(number)
-            if one.code.text == code.text and one.form.serves(form):
-                yield one
+        constants, types, rows = form.constants, [*map(list, form.types)], self._rows
+        for number in self._by_rank:
+            if rows[number][5] == constants and rows[number][3] == types:
+                one = self._variants.get(number) or self._known_variant(number, form.types)
+                if one.code.text == code.text and one.form.serves(form):
+                    yield one
+
+    @once
+    def _by_rank(self) -> list[int]:
+        """The numbers of the rows, the most specialized first."""
+        return sorted(range(len(self._rows)), key=lambda number: -len(self._rows[number][4]))
 
     def blob(self, name: str) -> Blob | None:
         """The location of machine code; None if it is missing or faulty."""
         try:
-            return self._known_blob(name)
+            return self._blobs.get(name) or self._known_blob(name)
         except (ValueError, TypeError, KeyError):
             return None
+
+    def stored(self, place: Blob) -> bytes:
+        """The compressed machine code at a place."""
+        return self._content[place.offset : place.offset + place.stored]
 
     def _known_blob(self, name: str) -> Blob:
         if name not in self._blobs:
             self._blobs[name] = self._blob(self._places[name], f"blobs.{name[:12]}")
         return self._blobs[name]
 
-    def _known_variant(self, number: int) -> Variant:
+    def _known_variant(self, number: int, types: Types | None = None) -> Variant:
+        """A variant; `types`, if they are known to be the row's."""
         if number not in self._variants:
-            self._variants[number] = self._variant(self._rows[number], f"variants[{number}]")
+            self._variants[number] = self._variant(self._rows[number], f"variants[{number}]", types)
         return self._variants[number]
 
     def _blob(self, place: Json, where: str) -> Blob:
         fields = typed(place, list, where)
         if len(fields) != 3:
             raise ValueError(f"{where}: expected an offset and two sizes, got {len(fields)} numbers.")
-        left = len(self.content) - self._base
+        left = len(self._content) - self._base
         offset = integer(fields[0], f"{where}.offset", 0, left)
         stored = integer(fields[1], f"{where}.stored", 1, MOST_BLOB_BYTES)
         if offset + stored > left:
             raise ValueError(f"{where}: expected {stored} bytes at {offset}, and there are {left} in all.")
         return Blob(self._base + offset, stored, integer(fields[2], f"{where}.size", 1, MOST_BLOB_BYTES))
 
-    def _variant(self, row: Json, where: str) -> Variant:
+    def _variant(self, row: Json, where: str, known: Types | None = None) -> Variant:
         fields = typed(row, list, where)
         if len(fields) != 8:
             raise ValueError(f"{where}: expected 8 fields, got {len(fields)}.")
@@ -323,7 +339,7 @@ class _Reader:
         if self.blob(typed(blob, str, f"{where}.blob")) is None:
             raise ValueError(f"{where}: expected machine code of the file, got {blob[:12]}, which is not in it.")
         compiled_by = typed(triton, str, f"{where}.triton")
-        return Variant(self._kernel, compiled_by, code, Form.load(form, where), metadata, blob)
+        return Variant(self._kernel, compiled_by, code, Form.load(form, where, known), metadata, blob)
 
     def _of(self, kind: str, number: Json, where: str) -> Any:
         """A shared value, checked once."""
@@ -331,9 +347,15 @@ class _Reader:
         if type(number) is not int or place not in self._shared:
             known = typed(self._index[kind], list, f"index.{kind}")
             place = kind, integer(number, f"{where}.{kind}", 0, len(known) - 1)
-            check = {"codes": Code.load, "options": check_launch, "metadata": check_metadata}[kind]
-            self._shared[place] = check(known[place[1]], f"{kind}[{place[1]}]")
+            self._shared[place] = _CHECKS[kind](known[place[1]], f"{kind}[{place[1]}]")
         return self._shared[place]
+
+
+_CHECKS: Mapping[str, Callable[[Json, str], Any]] = {
+    "codes": Code.load,
+    "options": lambda data, where: Told(check_launch(data, where)),
+    "metadata": lambda data, where: Told(check_metadata(data, where)),
+}
 
 
 def _words(error: BaseException) -> str:

@@ -75,10 +75,9 @@ class Shelves:
     def __bool__(self) -> bool:
         return bool(self._found) or self._more(0)
 
-    @property
-    def first(self) -> Shelf | None:
-        """The first of them."""
-        return self._found[0] if self else None
+    def begin_with(self, shelf: Shelf) -> bool:
+        """Whether this is the first of them."""
+        return bool(self._found) and self._found[0] is shelf
 
     def _more(self, place: int) -> bool:
         """Search folders until one has a shelf at a place; returns whether one has."""

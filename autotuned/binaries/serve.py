@@ -80,13 +80,15 @@ class Server:
         self._latest_found: tuple[Shelf, Variant, Asked] | None = None
         # Valid while nothing that they are made of changes.
         self._latest_code: tuple[tuple[Any, ...], Code | None] = ((), None)
+        self._latest_in: tuple[Any, Any, Code | None] = (None, None, None)
         self._latest_context: tuple[Any, str] = (None, "")
         self._shelves: Shelves | None = None
 
     def shelves(self, device: Device, state: Any = None) -> Shelves:
         """The binaries of this kernel for a device; `state` is the folders' state, if known."""
         found = self._shelves  # read once: another thread may replace it
-        if found is None or found.device != device or found.state != (state or lookup.state()):
+        is_same = found is not None and (found.device is device or found.device == device)
+        if found is None or not is_same or found.state != (state or lookup.state()):
             found = self._shelves = folders.shelves(self._kernel, device)
         return found
 
@@ -109,13 +111,21 @@ class Server:
             known = self._latest_code = made_of, code
         return known[1]
 
-    def _code_of(self, call: Call, device: Device | None = None, source: str | None = None) -> Code | None:
+    def _code_of(self, call: Call) -> Code | None:
         """The code for a call's device, once per call, since it inspects everything the kernel uses."""
         of, code = self._latest  # read once: another thread may replace it
         if of is None or of() is not call:
-            code = self.code(self._tunable.device(call) if device is None else device, source)
+            code = self.code(self._tunable.device(call))
             self._latest = weakref.ref(call), code
         return code
+
+    def _code_in(self, context: Mapping[str, Json], call: Call, device: Device) -> Code | None:
+        """`_code_of` a call whose context was just made: the same object tells that nothing in it has changed."""
+        known = self._latest_in  # read once: another thread may replace it
+        if known[0] is not context or known[1] is not device or self._tunable.is_blurred:
+            known = self._latest_in = context, device, self.code(device, context["source"])
+        self._latest = weakref.ref(call), known[2]
+        return known[2]
 
     def asked(self, call: Call, config: Any) -> Asked | None:
         """The look-up form of a call with a config; None if no binary can serve it, as with unusual constants."""
@@ -159,7 +169,7 @@ class Server:
             return Look(None, "absent")
         if why := specialization.changes_code(self.jit):
             return Look(None, "absent", why)
-        code, seen = self._code_of(call, device, context["source"]), None
+        code, seen = self._code_in(context, call, device), None
         for shelf in shelves if code is not None else ():
             for entry in self._entries(shelf, part, context):
                 config, lack = live.get(entry.identity), conditions.lack(entry.conditions, needed)
@@ -208,7 +218,7 @@ class Server:
             if best is None and (is_named or shelf.allows(one)):
                 best = one
             if is_named:
-                if best is not None and self._shelves is not None and self._shelves.first is shelf:
+                if best is not None and self._shelves is not None and self._shelves.begin_with(shelf):
                     self._latest_found = shelf, best, asked  # for `find`, which follows
                 return ""
         theirs = [one for one in shelf.binaries.variants if names(one.digest)]
@@ -218,8 +228,16 @@ class Server:
                 return ""
         return _differences(theirs, asked.code, asked.form)
 
-    def find(self, call: Call, config: Any) -> tuple[Shelf, Variant, Asked] | None:
-        """The binary for a call with a config, not yet loaded; None if none may be launched."""
+    def find(self, call: Call, config: Any, is_fresh: bool = False) -> tuple[Shelf, Variant, Asked] | None:
+        """The binary for a call with a config, not yet loaded; None if none may be launched.
+
+        `is_fresh`: nothing of the user's ran since `look` found the config for the call, unless heuristics did.
+        """
+        if is_fresh and not self._tunable.filled and (latest := self._latest_found) is not None:
+            of, to, _, asked = self._latest_asked  # read once, like the above
+            is_plain = config.ir_override is None and "ir_override" not in config.kwargs
+            if of is not None and of() is call and to is config and asked is latest[2] and is_plain:
+                return latest
         if specialization.changes_code(self.jit) or config.ir_override is not None or "ir_override" in config.kwargs:
             return None
         known = self._latest_found
@@ -237,9 +255,9 @@ class Server:
 
     # -- loading -------------------------------------------------------------------------------------------------
 
-    def load(self, call: Call, config: Any) -> Loaded | None:
-        """The binary for a call with a config, loaded on the current device; None without one, or if loading fails."""
-        found = self.find(call, config)
+    def load(self, call: Call, config: Any, is_fresh: bool = False) -> Loaded | None:
+        """The binary that `find` finds, loaded on the current device; None without one, or if loading fails."""
+        found = self.find(call, config, is_fresh)
         return None if found is None else self._load(found[0], found[1])
 
     def loads(self, device: Device) -> list[Callable[[], Loaded | None]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen, later, once
@@ -13,7 +14,7 @@ from autotuned.key import source
 from autotuned.key.key import PLAIN
 from autotuned.triton_compat import descriptors, specialization
 from autotuned.triton_compat.specialization import NUMBERS, Specialization, Specializer, options_json
-from autotuned.typed_json import Json, canonical, digest, digest_of_text, encode, integer, named, quoted, typed, wrong
+from autotuned.typed_json import Json, Told, canonical, digest_of_text, encode, integer, named, quoted, typed, wrong
 
 if TYPE_CHECKING:
     from autotuned.key import exact, words
@@ -29,6 +30,9 @@ MOST = 1 << 31
 _MOST_OF = {"num_warps": 64, "num_ctas": 64}
 _FLAGS = ("launch_pdl", "launch_cooperative_grid")
 _MAP_NUMBERS = {"swizzle": 3, "elem_size": 16, "elem_type": 64}  # fields of a descriptor -> maximum
+
+
+Types = tuple[tuple[str, str], ...]  # name and type of each parameter, in order
 
 
 class Code(Frozen):
@@ -68,7 +72,7 @@ class Form(Frozen):
         options: Triton's.
     """
 
-    types: tuple[tuple[str, str], ...]
+    types: Types
     assumes: Mapping[str, str]
     constants: Json
     options: Json
@@ -76,8 +80,13 @@ class Form(Frozen):
     @once
     def fixed(self) -> str:
         """Canonical text of the parts that must be equal for a binary to serve."""
-        names = canonical([name for name, _ in self.types])
-        return f"[{canonical(self.constants)},{_text_of(self.options)},{names}]"  # as `canonical` writes a list of them
+        # As `canonical` writes a list of them.
+        return f"[{self.constants_text},{_text_of(self.options)},{_names_text(self.types)}]"
+
+    @once
+    def constants_text(self) -> str:
+        """Canonical text of the constants."""
+        return canonical(self.constants)
 
     @once
     def text(self) -> str:
@@ -163,22 +172,35 @@ class Form(Frozen):
         return {"types": types, "assumes": dict(self.assumes), "constants": self.constants, "options": self.options}
 
     @classmethod
-    def load(cls, fields: Mapping[str, Json], where: str) -> Form:
-        """Parse its four fields; RecordError if one is invalid."""
-        pairs, assumes = typed(fields["types"], list, where), typed(fields["assumes"], dict, f"{where}.assumes")
-        types = tuple([tuple(pair) if type(pair) is list else (pair,) for pair in pairs])
-        if types and {(*map(type, pair),) for pair in types} != {(str, str)}:
-            odd = next(pair for pair in pairs if type(pair) is not list or [*map(type, pair)] != [str, str])
-            raise wrong(f"{where}.types", "a name and a type", odd)
-        for name, text in assumes.items():
-            if type(text) is not str:
-                raise wrong(f"{where}.assumes.{name}", "str", text)
+    def load(cls, fields: Mapping[str, Json], where: str, known: Types | None = None) -> Form:
+        """Parse its four fields; RecordError if one is invalid. `known`: the types, of a call that has the same."""
+        assumes = typed(fields["assumes"], dict, f"{where}.assumes")
+        types = _load_types(fields["types"], where) if known is None else known
+        if assumes and {*map(type, assumes.values())} != {str}:
+            name = next(name for name, text in assumes.items() if type(text) is not str)
+            raise wrong(f"{where}.assumes.{name}", "str", assumes[name])
         for name in ("constants", "options"):
-            typed(fields[name], dict, f"{where}.{name}")
-        following = iter(types)
-        for name, type_ in following if "]" in str(types) else ():  # tuples have items
-            _check_items(name, type_, following, f"{where}.types")
+            if not isinstance(fields[name], dict):
+                typed(fields[name], dict, f"{where}.{name}")
         return cls(types, assumes, fields["constants"], fields["options"])
+
+
+def _load_types(data: Json, where: str) -> Types:
+    """Check the names and types of parameters; RecordError if one is invalid."""
+    pairs = typed(data, list, where)
+    types = tuple([tuple(pair) if type(pair) is list else (pair,) for pair in pairs])
+    if types and {(*map(type, pair),) for pair in types} != {(str, str)}:
+        odd = next(pair for pair in pairs if type(pair) is not list or [*map(type, pair)] != [str, str])
+        raise wrong(f"{where}.types", "a name and a type", odd)
+    following = iter(types)
+    for name, type_ in following if "]" in str(types) else ():  # tuples have items
+        _check_items(name, type_, following, f"{where}.types")
+    return types
+
+
+# Texts of types, which many variants have.
+_names_text: Callable[[Types], str] = lru_cache(maxsize=256)(lambda types: canonical([name for name, _ in types]))
+_types_text: Callable[[Types], str] = lru_cache(maxsize=256)(canonical)
 
 
 def difference(forms: Iterable[Form], call: Form, exact: bool = False) -> str:
@@ -238,9 +260,9 @@ class Variant(Frozen):
         code, form = self.code.text, self.form
         # The same as `canonical(to_json())`, built from cached texts of shared parts.
         text = (
-            f'{{"blob":{quoted(self.blob)},"code":{code},"form":{{"assumes":{canonical(dict(form.assumes))},'
-            f'"constants":{canonical(form.constants)},"options":{_text_of(form.options)},'
-            f'"types":{canonical(form.types)}}},"kernel":{quoted(self.kernel)},'
+            f'{{"blob":{encode_basestring_ascii(self.blob)},"code":{code},"form":{{"assumes":'
+            f'{canonical(dict(form.assumes))},"constants":{form.constants_text},'
+            f'"options":{_text_of(form.options)},"types":{_types_text(form.types)}}},"kernel":{quoted(self.kernel)},'
             f'"metadata":{_text_of(self.metadata)},"triton":{quoted(self.triton)}}}'
         )
         return digest_of_text(text)[:DIGEST]
@@ -351,7 +373,7 @@ _SMALL = 1 << 63  # smaller integers are plain JSON
 
 
 @lru_cache(maxsize=1024)
-def _are_known(types: tuple[tuple[str, str], ...]) -> bool:
+def _are_known(types: Types) -> bool:
     """Whether each type is passed by a launch, compiled in, or a tuple of these."""
     return all(type_ in _COMPILED_IN or is_launched(type_) or _items(type_) >= 0 for _, type_ in types)
 
@@ -374,23 +396,16 @@ def _options_of(options: Any) -> Json:
             _written.pop(next(iter(_written)), None)
         made_of = specialization.made_of(options)
         data = plain(options_json(options)) if made_of is None else {**_options_of(made_of[0]), **made_of[1]}
-        known = _written[id(options)] = options, data
+        known = _written[id(options)] = options, Told(data)
     return known[1]
 
 
 _written: dict[int, tuple[Any, Json]] = {}
-_texts: dict[int, tuple[Any, str]] = {}
 _MOST_WRITTEN = 256
 
 
 def _text_of(data: Json) -> str:
-    """Canonical text of options or metadata, computed once per object; variants share these and nobody edits them."""
-    known = _texts.get(id(data))
-    if known is None or known[0] is not data:
-        while len(_texts) >= _MOST_WRITTEN:
-            _texts.pop(next(iter(_texts)), None)
-        known = _texts[id(data)] = data, canonical(data)
-    return known[1]
+    return data.text if type(data) is Told else canonical(data)
 
 
 def _compiled_in(name: str, value: Any) -> str:
@@ -414,7 +429,7 @@ def _flat(name: str, path: tuple[int, ...], type_: Any) -> Iterator[tuple[str, t
         yield name, path, type_
         return
     # Include a named tuple's class, whose methods kernels may call.
-    kind = "" if type(type_) is tuple else f" {digest(exact.spell(type(type_), 'its class'))}"
+    kind = "" if type(type_) is tuple else f" {digest_of_text(canonical(exact.spell(type(type_), 'its class')))}"
     yield name, path, f"tuple[{len(type_)}]{kind}"
     for place, inner in enumerate(type_):
         yield from _flat(f"{name}[{place}]", (*path, place), inner)

@@ -60,8 +60,9 @@ def load_entry(data: Any, where: str, is_asked: bool = False) -> Entry:
 
     `is_asked`: its call was found by a key's text, so it is valid.
     """
-    fields = fields_of({"compiled": [], **typed(data, dict, where)}, where,
-                     {"call", "config", "conditions", "median_us", "vs_default", "compiled"})  # fmt: skip
+    fields = {"compiled": [], **(data if type(data) is dict else typed(data, dict, where))}
+    if fields.keys() != _FIELDS:
+        fields_of(fields, where, _FIELDS)
     for name in ("median_us", "vs_default"):
         number = fields[name]
         if not (number is None or (type(number) in (float, int) and 0 < number <= _LARGEST)):
@@ -71,7 +72,10 @@ def load_entry(data: Any, where: str, is_asked: bool = False) -> Entry:
     check_values(call, config, f"{where}.config")
     measured = conditions.load(fields["conditions"], f"{where}.conditions")
     binaries = texts(fields["compiled"], f"{where}.compiled")
-    return Entry(call, config, fields["median_us"], fields["vs_default"], measured, tuple(sorted(set(binaries))))
+    return Entry(call, config, fields["median_us"], fields["vs_default"], measured, tuple(sorted({*binaries})))
+
+
+_FIELDS = {"call", "config", "conditions", "median_us", "vs_default", "compiled"}
 
 
 def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:
@@ -79,8 +83,7 @@ def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:
     if config["num_warps"] not in WARPS:
         warps = f"one of {', '.join(map(str, WARPS))}"
         raise RecordError(f"{where}.num_warps: expected {warps}, got {config['num_warps']!r:.60}.", where=where)
-    taken = config["kwargs"].keys() & passed(call)
-    if taken:
+    if taken := passed(call).intersection(config["kwargs"]):
         raise RecordError(
             f"{where}.kwargs: sets {min(taken)!r}, which the caller passes: a config cannot override it.", where=where
         )
@@ -88,8 +91,8 @@ def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:
 
 def passed(call: Json) -> set[str]:
     """The names of a call's arguments and options that are in its key."""
-    parts = [call[part] for part in ("tensors", "values", "none", "options") if part in call]
-    names = {name for part in parts if type(part) in (dict, list) for name in part if type(name) is str}
+    get = call.get
+    names = {*get("tensors", ()), *get("values", ()), *get("none", ()), *get("options", ())}
     return {name.partition("[")[0] for name in names} if "[" in "".join(names) else names
 
 

@@ -16,6 +16,7 @@ from autotuned.typed_json import Json, canonical, line, typed
 # How the rules, the groups and an entry begin in `ConfigFile.dump`, and how rules and groups end.
 _RULES, _GROUPS, _ENTRY = '\n "rules": [', '\n "groups": [', '\n   {"call": '
 _END_OF_RULES, _END = "\n ],", "\n ]\n}\n"
+_FAULTS = (ValueError, TypeError, KeyError, AttributeError)  # of a text, before all of it is read
 _CONTEXT, _ENTRIES, _NEXT_GROUP = '  {"context": ', ', "entries": [', ",\n\n\n"  # parts of a group, and between two
 
 
@@ -29,7 +30,7 @@ def read_lazily(content: str | bytes, path: str) -> tuple[ConfigFile | None, lis
         text = disk.decoded(content)
         unread = Unread(text)
         head = empty(unread.head)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except _FAULTS:
         return read(content, path)
     faults: list[Fault] = []
 
@@ -82,7 +83,7 @@ class LazyFile(ConfigFile):
         unread = self._unread  # read once: another thread may complete it
         try:
             return None if unread is None else ask(unread)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except _FAULTS:
             return None
 
     def find(self, key: Key) -> Entry | None:
@@ -97,7 +98,12 @@ class LazyFile(ConfigFile):
 
     def in_all_contexts(self, call: Json) -> list[tuple[Json, Entry]]:
         """The entries for a call, each with its context."""
-        return self._asked(lambda unread: unread.of_call(call)) or super().in_all_contexts(call)
+        unread, found = self._unread, None  # read once: another thread may complete it
+        try:  # as `_asked`, which takes calls more
+            found = None if unread is None else unread.of_call(call)
+        except _FAULTS:
+            pass
+        return found or super().in_all_contexts(call)
 
     def names_binary(self, digest: str) -> bool:
         """Whether an entry names this binary; with "", whether one names any."""
@@ -148,12 +154,15 @@ class Unread:
 
     def of_call(self, call: Json) -> list[tuple[Json, Entry]]:
         """The entries for a call, each with its context; ValueError if one is faulty."""
-        found = {}
-        for at in self._places(f"{_ENTRY}{line(call)}, "):
-            group, entry = bisect.bisect(self._ends, at), self._entry(at + 1, True)
-            if group in found or entry.call != call:
+        found: dict[int, Entry] = {}
+        text, wanted = self._text, f"{_ENTRY}{line(call)}, "
+        at = text.find(wanted)
+        while at >= 0:
+            group = bisect.bisect(self._ends, at)
+            if group in found:
                 raise OtherLayoutError  # one of them is a fault
-            found[group] = entry
+            found[group] = self._known.get(at + 1) or self._entry_of(call, at, at + len(wanted))
+            at = text.find(wanted, at + 1)
         return [(self._contexts[group], entry) for group, entry in found.items()]
 
     def names(self, digest: str) -> bool:
@@ -170,11 +179,19 @@ class Unread:
             yield at
             at = self._text.find(wanted, at + 1)
 
-    def _entry(self, at: int, is_asked: bool = False) -> Entry:
-        """The entry whose line begins here, of the call that is asked for or of any."""
+    def _entry(self, at: int) -> Entry:
+        """The entry whose line begins here."""
         if at not in self._known:
-            self._known[at] = load_entry(_parsed(self._text[at : self._text.index("\n", at)]), "entry", is_asked)
+            self._known[at] = load_entry(_parsed(self._text[at : self._text.index("\n", at)]), "entry")
         return self._known[at]
+
+    def _entry_of(self, call: Json, at: int, after: int) -> Entry:
+        """The entry of a call whose line begins here with the call's text: only what follows is parsed."""
+        fields = _parsed("{" + self._text[after : self._text.index("\n", at + 1)])
+        if "call" in fields:  # twice, then
+            raise OtherLayoutError
+        entry = self._known[at + 1] = load_entry({"call": call, **fields}, "entry", True)
+        return entry
 
 
 def _parsed(entry: str) -> Json:

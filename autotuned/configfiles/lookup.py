@@ -137,8 +137,7 @@ def generation() -> int:
 
 def state() -> tuple[Any, ...]:
     """A value that stays equal while the same folders are searched and nothing must be read again."""
-    paths = [str(folder.path) for folder in _registered]
-    return _generation, env.config_path_setting(), *paths, *map(id, _packages.values())
+    return _generation, env.config_path_setting(), *map(id, _packages.values())  # `register_configs` is a generation
 
 
 def folders() -> Iterator[Folder]:

@@ -299,7 +299,7 @@ class _Through(Tuner):
     def _check_configs(self, configs: Sequence[Any]) -> None:
         """Like Triton: no checks."""
 
-    def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
+    def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, values: tuple[Any, ...] = ()) -> Any:
         """Let Triton look up or search, and launch; then add the launch to the table."""
         self.misses += 1
         before, choices = self._tuned.__dict__.get("configs_timings"), len(self._tuned.cache)

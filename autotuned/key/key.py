@@ -145,7 +145,7 @@ def call_part(
         if type(value) is int and name not in spec.buckets and -_WIDEST < value < _WIDEST:  # the most common
             if spec.names is None or name in spec.names or name in spec.constexprs or name in spec.exact:
                 values[name] = value
-        elif is_tensor_type(type(value)):
+        elif type(value) in TENSORS or is_tensor_type(type(value)):
             tensors[name] = _tensor_part(value, spec, name)
         elif type(value) is not float or spec.has_value(name, value):
             _add_argument(part, spec, name, value, kernel, fallback)
@@ -200,7 +200,8 @@ class Layout(dict[str, Json]):
 
 def _tensor_part(tensor: Any, spec: KeySpec, name: str) -> Layout:
     try:
-        strides = tensor.stride() if hasattr(tensor, "stride") else strides_of(tensor)
+        is_torchs = type(tensor) in TENSORS or hasattr(tensor, "stride")
+        strides = tensor.stride() if is_torchs else strides_of(tensor)
         return _part(tensor.dtype, tensor.shape, strides, spec, name)
     except (RuntimeError, AttributeError):
         fields = _without_strides(tensor, spec, name)
@@ -251,7 +252,7 @@ def is_tensor(value: Any) -> bool:
     Classes, and named tuples with such fields (which Triton treats as tuples), are not tensors.
     """
     kind: Any = type(value)  # mypy: a class is not Hashable
-    if is_tensor_type(kind) or is_tensor_by_attributes(value):
+    if kind in TENSORS or is_tensor_type(kind) or is_tensor_by_attributes(value):
         return True
     if _says_all(kind) or issubclass(kind, (tuple, type)):
         return False
@@ -290,7 +291,13 @@ def is_tensor_type(kind: type) -> bool:
     """Whether all values of a type are tensors: 0.1 us instead of 0.8 for checking the value (tests/bench/key.py)."""
     has_layout = hasattr(kind, "shape") and (hasattr(kind, "stride") or hasattr(kind, "strides"))
     is_scalar = any(base.__module__ == "numpy" and base.__qualname__ == "generic" for base in kind.__mro__)
-    return has_layout and hasattr(kind, "dtype") and not is_scalar and not issubclass(kind, tuple)
+    is_one = has_layout and hasattr(kind, "dtype") and not is_scalar and not issubclass(kind, tuple)
+    if is_one and kind.__module__ == "torch":
+        TENSORS.add(kind)
+    return is_one
+
+
+TENSORS: set[type] = set()  # of torch's own, which live as long as the process: known without a call
 
 
 def strides_of(tensor: Any) -> tuple[int, ...]:

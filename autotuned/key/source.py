@@ -177,8 +177,12 @@ class Walk:
 
     def _watch(self, function: FunctionType) -> None:
         code, defaults, by_name = function.__code__, function.__defaults__, function.__kwdefaults__
-        self.checks.append(lambda: function.__code__ is code)
-        self.checks.append(lambda: function.__defaults__ is defaults and function.__kwdefaults__ is by_name)
+
+        def is_same() -> bool:
+            is_code = function.__code__ is code
+            return is_code and function.__defaults__ is defaults and function.__kwdefaults__ is by_name
+
+        self.checks.append(is_same)
 
     def value(self, name: str, value: Any, holder: Any = NO_HOLDER, whole: bool = True) -> None:
         """Record a used value, following functions, classes, objects and containers.

@@ -53,11 +53,11 @@ def binder(
     return _define(body, {"defaults": filled})
 
 
-class _Missing:
+class Missing:
     """Stands for a missing argument without a default."""
 
 
-MISSING = _Missing()
+MISSING = Missing()
 
 
 def full_values(names: Sequence[str], order: Sequence[str], constants: Mapping[str, Any]) -> Callable[..., Any]:

@@ -51,7 +51,8 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
         run: list[Run] = []
 
         def make_twin() -> driver_call.Twin:
-            return driver_call.Twin(found, names, codegen.mapping(names, constants))
+            # Not generated, as it is called once for a kind of launch.
+            return driver_call.Twin(found, names, lambda *values: {**dict(zip(names, values)), **constants})
 
         twin = None if fields is None else make_twin
 
@@ -108,15 +109,15 @@ def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[], C
     Generated, since the Python twin runs it on the hot path for callable grids.
     """
     of = compiled.compiled_for
-    others = [(name, one) for name, one in zip(names, values) if type(one) not in PLAIN]
-    found = [[one] for one in of([one for _, one in others])]
-    if len(found) < len(others):  # one has no memory
-        found = [[*of([one])] for _, one in others]
-    kept = [(name, isinstance(one, tuple), memory) for (name, one), memory in zip(others, found)]
+    others = [(name, type(one)) for name, one in zip(names, values) if type(one) not in PLAIN]
+    every = of(values)
+    apart = None if len(every) == len(others) else [of([one]) for one in values if type(one) not in PLAIN]
 
     def make() -> Callable[[tuple[Any, ...]], bool]:
-        tensors = {name: found[0] for name, is_tuple, found in kept if found and not is_tuple}
-        tuples = {name: found[0] for name, is_tuple, found in kept if is_tuple}
+        each = [(one,) for one in every] if apart is None else apart  # empty for one without memory
+        kept = [(name, issubclass(kind, tuple), memory) for (name, kind), memory in zip(others, each)]
+        tensors = {name: memory[0] for name, is_tuple, memory in kept if memory and not is_tuple}
+        tuples = {name: memory[0] for name, is_tuple, memory in kept if is_tuple}
         return codegen.memory_test(names, tensors, tuples, of)
 
     return make

@@ -6,6 +6,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 from autotuned.triton_compat import descriptors
@@ -38,7 +39,8 @@ def fields(
     kernel = found.kernel()
     metadata = _facts(kernel)
     kinds, described = _parameters(tuple(kernel.src.signature.items()), tuple(names))
-    needs_more = [getattr(one, name, 0) for one in (metadata, found.run) for name in ALLOCATES]
+    # By `map`, since each `getattr` in a loop is a call more.
+    needs_more = [*map(getattr, repeat(metadata), ALLOCATES, _NONE), *map(getattr, repeat(found.run), ALLOCATES, _NONE)]
     if kinds is None or any(needs_more) or metadata.shared > 228 << 10 or metadata.target.backend != "cuda":
         return None
     encodings = descriptors.encodings(described, metadata)
@@ -55,6 +57,9 @@ def fields(
         found.dicts, ctas, hook, {**blank, **given}, tuple(zeroed),
         found.device, encodings,
     )  # fmt: skip
+
+
+_NONE = (0,) * len(ALLOCATES)
 
 
 def _facts(kernel: Any) -> Any:

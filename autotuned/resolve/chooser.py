@@ -70,7 +70,7 @@ class Chooser:
 
     def part(self, call: Call) -> Json:
         """Call part of the key; needs no context."""
-        return call_part(self.options.spec, call.arguments, call.options, self.tunable.name, spell)
+        return call_part(self.state.options.spec, call.arguments, call.options, self.tunable.name, spell)
 
     @property
     def options(self) -> Options:
@@ -91,7 +91,7 @@ class Chooser:
             ConfigError: A callable list returned none.
             ValueError: The caller passes what a config sets.
         """
-        if self.options.declared is not None and (live := self._offering.of_space(call)) is not None:
+        if self.state.options.declared is not None and (live := self._offering.of_space(call)) is not None:
             return live
         return self._launching(call, self._unlaunched(call))
 

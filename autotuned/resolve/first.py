@@ -26,7 +26,7 @@ def launch_bound(tuner: Any, chosen: Chosen, binary: Any, start: float) -> Any:
     values, in_c, is_asked = tuple(call.arguments.values()), tuner.launcher.in_c, callable(call.grid)
     arguments, sizes = server.sized(call, choice.config, was_asked=True)
     if is_asked or binary is None:  # a grid may have changed what the binary was compiled for
-        binary = server.load(call, choice.config)
+        binary = server.load(call, choice.config, is_fresh=not is_asked and chosen.key is None)  # by `Chooser._ready`
         if binary is None:
             return None
     may_be_in_c = in_c is not None and bool(sizes) and min(sizes) > 0

@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import Frozen, errors, later
+from autotuned._startup import Frozen, errors, later, once
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, record
 from autotuned.store.choice import Choice, Live, Origin
@@ -75,7 +75,7 @@ class Options(Frozen):
     usual: str = "kernel"  # the default
     patience: float = 1.0  # share of the usual wait for calm after a noisy race, and of launches that part ties
 
-    @property
+    @once
     def named(self) -> dict[str, Sequence[str]]:
         """Names of tensor arguments, by the option that lists them."""
         poison = self.check.poisoned if self.check is not None else ()
@@ -97,12 +97,14 @@ class Options(Frozen):
 
     def needs(self, kernel: str, live: Mapping[str, Any]) -> Conditions:
         """Conditions under which a choice must have been measured to serve a call with these candidates."""
-        if self.check is None and self.restore is None:
-            return conditions.BY_DEFAULT
-        restore = conditions.names(self.restore)
         if self.check is None:
-            return Conditions(restore)
+            return self._unchecked
+        restore = self._unchecked.restore
         return Conditions(restore, (checks.asked(self.check, kernel, next(iter(live), ""), restore),))
+
+    @once
+    def _unchecked(self) -> Conditions:
+        return conditions.BY_DEFAULT if self.restore is None else Conditions(conditions.names(self.restore))
 
 
 def checked_members(count: Any, by: Any, buckets: Mapping[str, Any], kernel: str) -> dict[str, Any]:
@@ -305,11 +307,11 @@ class Context:
         return latest[1], latest[2]
 
 
-def _values_of(given: list[Any]) -> list[Any]:
-    """All that configs hold, with its types: 1 equals True. Without a call for each, as of every first launch."""
+def _told(given: list[Any]) -> tuple[list[Any], list[Any]] | None:
+    """All that configs hold: names, and values to be compared by identity. Without a call for each config."""
     parts = [*map(vars, given), *map(_KWARGS, given)]
-    values = [*chain.from_iterable(map(dict.values, parts))]
-    return [*map(tuple, parts), *values, *map(type, values)]
+    names = [*map(id, given), *map(len, parts), *chain.from_iterable(parts)]
+    return names, [*chain.from_iterable(map(dict.values, parts))]
 
 
 _KWARGS = attrgetter("kwargs")
@@ -380,16 +382,16 @@ class State:
     def listed(self, given: list[Any]) -> tuple[Live, frozenset[str]]:
         """The candidates in a list and the names that they set, rebuilt if the list or one of its configs changed."""
         known = self._listed  # read once: another thread may replace it
+        then = known[0][1] if known[0] is not None else None
         try:
-            now = [*map(id, given), *_values_of(given)]
-            changed = known[0] is None or now != known[0][1]
-        except Exception:  # values that compare otherwise, such as arrays
-            now, changed = [], True
-        if changed:
+            now = _told(given)
+        except Exception:  # no configs: what follows says so
+            now = None
+        if now is None or then is None or now[0] != then[0] or not all(map(is_, now[1], then[1])):
             live = Live((self.identity(one), one) for one in given)
             names = self.names_set_by(given)
             plain = None not in map(configs.plain_values, given)  # no hooks, and no values that may change within
-            known = self._listed = ([*given], now) if now and plain else None, live, names
+            known = self._listed = ([*given], now) if plain and now is not None else None, live, names
         return known[1], known[2]
 
     def names_set_by(self, given: Iterable[Any]) -> frozenset[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -225,7 +224,7 @@ class Shipped:
 
     def may_be_first(self) -> bool:
         """Whether config files come first: there are binaries, and no record of the kernel."""
-        return self.possible and not _has_records(self._tunable.name) and self._offered
+        return self.possible and not record.has_any(self._tunable.name) and self._offered
 
     def look(self, call: Call, device: Device, part: Json, live: Candidates, needed: Conditions) -> Look:
         """The choice of an entry with a binary, matched without the toolchain; after `may_be_first`."""
@@ -290,10 +289,3 @@ class Shipped:
             return True
         reads = choice.origin in _FROM_FILES or "autotuned.configfiles.lookup" in sys.modules
         return reads and self._offered
-
-
-def _has_records(name: str) -> bool:
-    try:
-        return any(file.endswith(".json") for file in os.listdir(record.kernel_folder(name)))
-    except OSError:
-        return False

@@ -143,14 +143,16 @@ class Tuner:
         candidates.check(candidates.listed(configs, self.tunable.name), self.tunable)
         self._rebuild(self.chooser.state.listed(configs)[1])
 
-    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Call:
-        """Bind a call's arguments.
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, values: tuple[Any, ...] = ()) -> Call:
+        """Bind a call's arguments. `values`: what `order` returned for them, if it did: then they fit.
 
         Raises:
             CallError: They do not fit the signature.
             ValueError: They set values that the configs set.
         """
         made = self.options.computed is not None or self.options.pruner().early is not None  # configs may set more
+        if values and not made and codegen.Missing not in {*map(type, values)}:
+            return Call(args, kwargs, dict(zip(self.names, values)), {}, grid)
         return bind(self.tunable, self.tuned, args, kwargs, grid, lenient=made)
 
     def keys_changed(self, names: Sequence[str]) -> None:
@@ -167,9 +169,9 @@ class Tuner:
 
     # -- the miss ------------------------------------------------------------------------------------------------
 
-    def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
-        """Handle a call that misses the launch table; returns what the launch returns."""
-        call = self.call(args, kwargs, grid)
+    def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, values: tuple[Any, ...] = ()) -> Any:
+        """Handle a call that misses the launch table; returns what the launch returns. `values` as for `call`."""
+        call = self.call(args, kwargs, grid, values)
         if active.recorders:
             active.recorders[-1].note(self, call)
         return self._missed(call)
@@ -223,8 +225,8 @@ class Tuner:
     def _refuse_without_tensor(self, call: Call) -> None:
         """Refuse a call without a tensor for an argument that a list names."""
         if lists := self.options.named:
-            plain = (name for names in lists.values() for name in names if not is_tensor(call.arguments.get(name)))
-            if any(True for _ in plain):  # else `memory` need not be imported
+            plain = [name for names in lists.values() for name in names if not is_tensor(call.arguments.get(name))]
+            if plain:  # else `memory` need not be imported
                 memory.refuse_without_tensor(call.arguments, lists, self.tunable.name)
 
     def tune(
@@ -358,7 +360,7 @@ class Tuner:
             self.unseen.add(call, ready)
         if not is_bound or in_c is None or ready.twin is None or ready.direct is None:
             return is_bound
-        compared = ready.direct[4:6], ready.device, tuple(map(type, values))  # kinds of parameters, attributes
+        compared = ready.direct[4:6], device, tuple(map(type, values))  # kinds of parameters, attributes
         if compared in self._compared:
             return True
         if len(self._compared) < MOST_COMPARED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from autotuned._startup import Frozen
@@ -91,7 +92,7 @@ def covers(measured: Conditions, needed: Conditions) -> bool:
 
 def lack(measured: Conditions, needed: Conditions) -> str:
     """What is missing, as a phrase following "measured"; "" if nothing."""
-    if words := _restore_lack(measured.restore, needed.restore):
+    if measured.restore != needed.restore and (words := _restore_lack(measured.restore, needed.restore)):
         return words
     for check in needed.checks:
         lacks = [passed.lack(check) for passed in measured.checks]
@@ -121,7 +122,7 @@ def union(one: Restore, other: Restore) -> Restore:
 
 def restore_covers(measured: Restore, needed: Restore) -> bool:
     """Whether everything that must be protected was."""
-    return measured is None or (needed is not None and set(needed) <= set(measured))
+    return measured is None or measured == needed or (needed is not None and set(needed) <= set(measured))
 
 
 def names(given: Any) -> Restore:
@@ -160,9 +161,19 @@ def load(data: Json, where: str) -> Conditions:
     """Read conditions from JSON; RecordError if a field is missing, unknown or of the wrong type."""
     if data == {"restore": None, "checks": []}:  # most
         return BY_DEFAULT
-    fields = named(data, where, ("restore", "checks"))
+    fields = data if type(data) is dict and data.keys() == _FIELDS else named(data, where, _FIELDS)
     restore = _load_restore(fields["restore"], f"{where}.restore")
+    if fields["checks"] == []:
+        return _unchecked(restore)
     return Conditions(restore, load_checks(fields["checks"], f"{where}.checks"))
+
+
+_FIELDS = {"restore", "checks"}
+
+
+@lru_cache(maxsize=64)
+def _unchecked(restore: Restore) -> Conditions:
+    return Conditions(restore)
 
 
 def load_checks(data: Json, where: str) -> tuple[Checked, ...]:

@@ -15,7 +15,7 @@ from autotuned._startup import Frozen, errors
 from autotuned.key.key import Key, load_key
 from autotuned.store import conditions
 from autotuned.store.conditions import BY_DEFAULT, Checked, Conditions, judge
-from autotuned.typed_json import Json, canonical, integer, is_finite, named, texts, typed, wrong
+from autotuned.typed_json import INT64_MAX, Json, canonical, integer, is_finite, named, texts, typed, wrong
 
 SCHEMA = 2
 Quality = Literal["ok", "tied", "noisy", "unresolved"]
@@ -222,16 +222,21 @@ def _check_members(data: Json) -> None:
 
 def check_config(data: Json, where: str) -> dict[str, Json]:
     """Check a config's canonical form; RecordError if a field is missing, unknown or of the wrong type."""
-    form = named(data, where, {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override", "pre_hook"})
-    typed(form["kwargs"], dict, f"{where}.kwargs")
+    form = data if type(data) is dict and data.keys() == _CONFIG else named(data, where, _CONFIG)
+    if type(form["kwargs"]) is not dict:
+        typed(form["kwargs"], dict, f"{where}.kwargs")
     if form["pre_hook"] is not False and not _is_hook(typed(form["pre_hook"], str, f"{where}.pre_hook")):
         raise wrong(f"{where}.pre_hook", "false, or the 16 hex digits of a hook", form["pre_hook"])
     if form["ir_override"] is not None:
         typed(form["ir_override"], str, f"{where}.ir_override")
     for name in ("num_warps", "num_stages", "num_ctas", "maxnreg"):
-        if name != "maxnreg" or form[name] is not None:
-            integer(form[name], f"{where}.{name}")
+        number = form[name]
+        if (name != "maxnreg" or number is not None) and not (type(number) is int and 0 <= number <= INT64_MAX):
+            integer(number, f"{where}.{name}")
     return form
+
+
+_CONFIG = {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override", "pre_hook"}
 
 
 def _is_hook(text: str) -> bool:
@@ -291,6 +296,23 @@ def schema_folder(below: Path | None = None) -> Path:
 def kernel_folder(kernel: str, below: Path | None = None) -> Path:
     """The folder of a kernel's records, in the cache folder or another one."""
     return _in_folder(root() if below is None else below, kernel)
+
+
+def has_any(kernel: str) -> bool:
+    """Whether there are records of a kernel in the cache folder."""
+    folder, known = root(), _looked_in.get(kernel)
+    if known is None or known[0] is not folder:
+        known = _looked_in[kernel] = folder, os.path.join(folder, f"v{SCHEMA}", disk.file_stem(kernel))
+    if not os.access(known[1], os.F_OK):  # most, and a third of what an error takes
+        return False
+    try:
+        files = os.listdir(known[1])
+    except OSError:
+        return False
+    return any(file.endswith(".json") for file in files)
+
+
+_looked_in: dict[str, tuple[Path, str]] = {}  # by kernel: the cache folder, and the kernel's within
 
 
 @lru_cache(maxsize=1024)

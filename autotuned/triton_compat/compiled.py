@@ -9,8 +9,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotuned import _native
 from autotuned._startup import Frozen, later
-from autotuned.key.key import PLAIN, is_descriptor
+from autotuned.key.key import PLAIN, TENSORS, is_descriptor
 from autotuned.triton_compat import globals_used, kernel, versions
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class Handle(Frozen):
     enter: Any
     leave: Any
     holds: Callable[[], bool]  # whether all else is unchanged: Triton's `run`, knobs, and the globals used
-    watched: tuple[Any, ...]  # dictionaries and types that `holds` checks, and `cache`
+    watched: tuple[Any, ...]  # dictionaries and types that `holds` checks, unless watched before, and `cache`
     dicts: tuple[Any, ...]  # the dictionaries among them
     stream_of: Callable[[int], int]  # returns a device's current stream
 
@@ -224,8 +225,9 @@ def stands(found: Handle) -> bool:
 
 def handle_of(jit: Any, binary: Any, device: int) -> Handle:
     """Prepare a direct launch of Triton's kernel, or of a binary with its own `handle`; raises like `handle`."""
-    own: Handle | None = binary.handle(jit, device) if hasattr(binary, "handle") else None
-    return handle(jit, binary, device) if own is None else own
+    own = getattr(binary, "handle", None)
+    found: Handle | None = None if own is None else own(jit, device)
+    return handle(jit, binary, device) if found is None else found
 
 
 def handle_outside(jit: Any, binary: Any, device: int) -> Handle:
@@ -260,7 +262,9 @@ def _held_outside(jit: Any, device: int) -> _Holds:
     known = _outside.get((id(jit), device))
     found = None if known is None or known[0]() is not jit or known[1] != len(jit.used_global_vals) else known[2]
     if found is None or not found[0]():
-        found = _holds(jit, device, None)
+        holds, watched, dicts = _holds(jit, device, None)
+        _native.watch(watched)  # once for all, so not again for each handle
+        found = holds, (), dicts
         while len(_outside) >= _MOST_OUTSIDE:
             _outside.pop(next(iter(_outside)), None)
         _outside[id(jit), device] = weakref.ref(jit), len(jit.used_global_vals), found
@@ -307,9 +311,10 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
     """
     found: list[tuple[Any, ...]] = []
     for value in values:
-        if type(value) in PLAIN:  # most, and each test below takes calls
+        kind: Any = type(value)
+        if kind in PLAIN:  # most, and each test below takes calls
             continue
-        if isinstance(value, tuple):
+        if kind not in TENSORS and isinstance(value, tuple):
             found += [compiled_for(value)]
             continue
         try:

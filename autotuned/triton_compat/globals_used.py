@@ -102,11 +102,25 @@ def _reached(jit: Any, all_values: bool = False) -> list[Any] | None:
         one = waiting.pop()
         if id(one) not in reached:
             reached[id(one)] = one
-            found = _outside(one, all_values)
+            found = _outside(one, True) if all_values else _outside_once(one)
             if found is None:
                 return None
             waiting += found
     return list(reached.values())
+
+
+def _outside_once(jit: Any) -> list[Any] | None:
+    """`_outside` of a function, which Triton looks at once too; known of its own, which most kernels share."""
+    known = _of_triton.get(id(jit))
+    if known is None or known[0] is not jit or known[1] is not jit.src:
+        found = _outside(jit, False)
+        if not str(getattr(jit, "__module__", "")).startswith("triton."):
+            return found
+        known = _of_triton[id(jit)] = jit, jit.src, found
+    return known[2]
+
+
+_of_triton: dict[int, tuple[Any, str, list[Any] | None]] = {}
 
 
 def _outside(jit: Any, all_values: bool) -> list[Any] | None:

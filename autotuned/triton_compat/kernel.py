@@ -198,7 +198,7 @@ def on_device(index: int) -> Iterator[None]:
 
     torch: Any = sys.modules.get("torch")
     before = current_device()
-    use = torch.cuda.set_device if _asks_torch() else driver.active.set_current_device
+    use = torch.cuda.set_device if _asks_torch(driver) else driver.active.set_current_device
     use(index)
     try:
         yield
@@ -206,13 +206,12 @@ def on_device(index: int) -> Iterator[None]:
         use(before)
 
 
-def _asks_torch() -> bool:
-    """Whether to use torch, as Triton's driver does not exist yet."""
-    from triton.runtime.driver import driver
-
+def _asks_torch(driver: Any) -> Any:
+    """The module torch, if it is to be used as Triton's driver does not exist yet; else None."""
+    if driver._active is not None or driver._default is not None:
+        return None
     torch: Any = sys.modules.get("torch")
-    made = driver._active is not None or driver._default is not None
-    return not made and torch is not None and torch.version.hip is None and bool(torch.cuda.is_initialized())
+    return torch if torch is not None and torch.version.hip is None and torch.cuda.is_initialized() else None
 
 
 def stream_getter() -> Callable[[int], int]:
@@ -229,9 +228,8 @@ def _device_functions() -> tuple[Callable[[], int], Callable[[int], int]]:
     """
     from triton.runtime.driver import driver
 
-    if not _asks_torch():
+    if (torch := _asks_torch(driver)) is None:
         return driver.active.get_current_device, driver.active.get_current_stream
-    torch: Any = sys.modules["torch"]
     return torch.cuda.current_device, torch._C._cuda_getCurrentRawStream
 
 

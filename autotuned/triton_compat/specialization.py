@@ -52,16 +52,12 @@ class Specializer:
     """
 
     def __init__(self, jit: Any, arch: int) -> None:
-        from triton.compiler.compiler import make_backend
-
-        self._jit, self._arch = jit, arch
-        self._backend = make_backend(target(arch))
+        self._jit, self._arch, self._backend = jit, arch, _backend(arch)
         self._params = [_rules(param) for param in jit.params]
         self._defaults = {param.name: param.default for param in jit.params}
         self._names = self._defaults.keys()
         # What Triton assumes for each kind of specialization; nothing where there is none, or for an integer 1.
         self.attrs = {None: None, 1: None, "": self._backend.parse_attr(""), "D": self._backend.parse_attr("D")}
-        self._options: tuple[Any, dict[Any, Any]] = (None, {})  # by what was given, while nothing else changes them
 
     @cached_property
     def _bind(self) -> Callable[..., Any]:
@@ -80,7 +76,8 @@ class Specializer:
         return arguments, [(type_, special) for *_, type_, special in each], self._rest(given)
 
     def _rest(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in given.items() if name not in self._names}
+        names = self._names
+        return {name: given[name] for name in given if name not in names}
 
     def _each(self, given: Mapping[str, Any]) -> list[tuple[str, Any, str, Any]] | None:
         """Name, value, type and specialization of each parameter; None if only Triton knows one.
@@ -136,7 +133,7 @@ class Specializer:
         if each is None:
             return None
         odd = [one for *_, type_, one in each if type_ == "constexpr" and type(one) not in _PLAIN]
-        options = self._parsed(self._rest(given)) if all(map(self._is_plain, odd)) else None
+        options = self._parsed(self._rest(given)) if not odd or all(map(self._is_plain, odd)) else None
         return None if options is None else (each, options)
 
     def _is_plain(self, text: Any) -> bool:
@@ -145,10 +142,11 @@ class Specializer:
 
     def _parsed(self, given: dict[str, Any]) -> Any:
         """Triton's options for those given, read once while neither knobs nor the environment change; else None."""
-        now, latest = _state(), self._options  # read once: another thread may replace it
+        now, latest = _state(), _options.get(self._arch, _NO_OPTIONS)  # read once: another thread may replace it
         if now is not latest[0]:
-            latest = self._options = now, {}
-        asked = *given, *map(type, given.values()), *given.values()
+            latest = _options[self._arch] = now, {}
+        values = given.values()
+        asked = *given, *map(type, values), *values
         try:
             options = latest[1].get(asked)
         except TypeError:  # not hashable
@@ -159,16 +157,18 @@ class Specializer:
             base = latest[1].get(alike)
             if base is None or {*map(type, counts.values())} != {int} or counts.get("num_warps", 1) not in _WARPS:
                 options = self._backend.parse_options(dict(given))
-                fields = vars(options).keys()
-                if fields & self._names or not given.keys() <= fields:  # an argument is an option, or Triton refuses it
+                if not given.keys() <= vars(options).keys():  # Triton refuses it
                     return None
                 latest[1][alike] = options
             else:
                 options = _with_counts(base, counts)
             latest[1][asked] = options
-        return options
+        return None if options is None or vars(options).keys() & self._names else options  # an argument is an option
 
 
+# Triton's options by architecture and by what was given, while nothing else changes them: the same for all kernels.
+_options: dict[int, tuple[Any, dict[Any, Any]]] = {}
+_NO_OPTIONS: tuple[Any, dict[Any, Any]] = (None, {})
 _PLAIN = frozenset((type(None), bool, int, float))
 _COUNTS, _WARPS = ("num_warps", "num_stages"), (1, 2, 4, 8, 16, 32)
 _bases: dict[int, tuple[Any, Any, Mapping[str, int]]] = {}  # by id: options, the options they were made of, and counts
@@ -262,11 +262,19 @@ def _unfolded(type_: Any, path: tuple[int, ...], folded: Collection[tuple[int, .
     return tuple(items) if type(type_) is tuple else type(type_)(*items)
 
 
+@lru_cache(maxsize=16)
 def target(arch: int) -> Any:
     """Triton's target for a compute capability."""
     from triton.backends.compiler import GPUTarget
 
     return GPUTarget("cuda", arch, WARP_SIZE)
+
+
+@lru_cache(maxsize=16)
+def _backend(arch: int) -> Any:
+    from triton.compiler.compiler import make_backend
+
+    return make_backend(target(arch))
 
 
 def compile_(jit: Any, special: Specialization, code: str) -> Any:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import Frozen, errors
-from autotuned.key.key import PLAIN, is_descriptor, is_tensor, is_tensor_type, strides_of
+from autotuned._startup import Frozen, errors, once
+from autotuned.key.key import PLAIN, TENSORS, is_descriptor, is_tensor, is_tensor_type, strides_of
 from autotuned.tunable.configs import plain, suggestion
 
 if TYPE_CHECKING:
@@ -32,16 +32,19 @@ class Call(Frozen):
         """All arguments by name with the config's values, as passed to Triton's hooks."""
         return {**self.arguments, **self.options, **config.all_kwargs()}
 
-    @property
+    @once
     def has_descriptors(self) -> bool:
         """Whether an argument is or contains a tensor descriptor."""
         values = self.arguments.values()
         kinds = {*map(type, values)} - PLAIN
-        return not all(map(is_tensor_type, kinds)) and any(map(_holds_descriptor, values))
+        return not kinds <= TENSORS and not all(map(is_tensor_type, kinds)) and any(map(_holds_descriptor, values))
 
     def without_memory(self) -> Call:
         """The same call with a grid of one block, keeping only what decides code of each tensor."""
-        arguments = {name: value if type(value) in PLAIN else outlined(value) for name, value in self.arguments.items()}
+        arguments = {
+            name: value if type(value) in PLAIN else Outline(value) if type(value) in TENSORS else outlined(value)
+            for name, value in self.arguments.items()
+        }
         return Call((), arguments, arguments, {}, (1,))
 
 
@@ -76,9 +79,10 @@ class Outline:
 
 def outlined(value: Any) -> Any:
     """An argument without its tensors' memory, also inside tuples and descriptors."""
-    if type(value) in PLAIN:
+    kind: Any = type(value)
+    if kind in PLAIN:
         return value
-    if is_tensor_type(type(value)):
+    if kind in TENSORS or is_tensor_type(kind):
         return Outline(value)
     if isinstance(value, tuple):
         items = [outlined(item) for item in value]
@@ -167,8 +171,9 @@ def refuse_conflicts(
 
     Raises ValueError with Triton's own text, which callers may match.
     """
-    places = [parameter.name for parameter in tunable.parameters if parameter.has_place]
-    conflicts = [name for name in (*places[: len(args)], *kwargs) if name in tuned]
+    conflicts = [one.name for one in tunable.parameters[: len(args)] if one.has_place and one.name in tuned]
+    if kwargs:
+        conflicts += [name for name in kwargs if name in tuned]
     if conflicts:
         raise ValueError(
             f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't re-define "

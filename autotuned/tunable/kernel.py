@@ -95,18 +95,18 @@ class TunableKernel:
         return exact.Exact(self._fingerprints[0][1])
 
     @property
-    def _is_blurred(self) -> bool:
+    def is_blurred(self) -> bool:
         """Whether the last `source` left out something that machine code may depend on."""
         return self._fingerprints[0][1].is_blurred
 
     def exact_source(self, source: str) -> str:
         """The latest `source`, as fine as machine code needs; what heuristics compute is part of each call."""
-        return source + (self._exact.more() if self._is_blurred else "")
+        return source + (self._exact.more() if self.is_blurred else "")
 
     @property
     def exact_opaque(self) -> list[tuple[str, Any]]:
         """Values that the last `exact_source` cannot represent."""
-        return self._exact.opaque if self._is_blurred else self._fingerprints[0][1].opaque
+        return self._exact.opaque if self.is_blurred else self._fingerprints[0][1].opaque
 
     @property
     def opaque(self) -> list[tuple[str, Any]]:

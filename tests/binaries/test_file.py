@@ -12,6 +12,7 @@ from autotuned.binaries import file as binaryfile
 from autotuned.binaries.file import BinaryFile
 from autotuned.binaries.variant import check_metadata
 from autotuned.errors import BinaryError, RecordError
+from autotuned.typed_json import canonical
 
 
 def index_of(content):
@@ -151,6 +152,16 @@ def mutated(content, rng):
             changed = changed[at:] + changed[:at]
         changed = changed or bytearray(b"x")
     return bytes(changed)
+
+
+def test_an_index_that_gives_a_name_twice_is_refused():
+    index, rest = index_of(file().dump())
+    text = canonical(index)
+    read = binaryfile.read(with_index(index, rest, text.encode()), "f")
+    assert {one.digest for one in read.variants} == {one.digest for one in file().variants}
+    twice = text.replace('"kernel":', '"kernel":"other","kernel":', 1)
+    with pytest.raises(BinaryError, match="got .kernel. twice"):
+        binaryfile.read(with_index(index, rest, twice.encode()), "f")
 
 
 def test_a_thousand_mutations_launch_nothing_that_was_not_written():

@@ -163,6 +163,18 @@ def test_a_line_that_is_no_json_is_named_once_its_call_finds_nothing(tmp_path: P
     assert [config_of(find(make_key(n))) for n in (10, 13, 15)] == [LARGE] * 3
 
 
+def test_a_line_with_two_calls_is_named_and_serves_none(tmp_path: Path, caplog: Any) -> None:
+    path = write(tmp_path, *((make_key(n), LARGE) for n in range(10, 13)))
+    [line] = [line for line in path.read_text().splitlines() if '"n": 11}}' in line]
+    call = line[line.index('"call": ') : line.index(', "conditions"')]
+    path.write_text(path.read_text().replace(call, f"{call}, {call}"))
+    lookup.register_configs(tmp_path)
+    assert config_of(find(make_key(10))) == LARGE and lines(caplog) == []
+    assert find(make_key(11)) is None and [
+        line for line in lines(caplog) if "'call' twice. The line is left out" in line
+    ]
+
+
 def test_a_call_parses_its_own_line_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, *((make_key(n), LARGE) for n in range(100, 200)))
     lookup.register_configs(tmp_path)
