@@ -139,7 +139,7 @@ def test_records_are_the_same_with_and_without_a_pool(monkeypatch):
     assert configs == timings(1)
 
 
-def test_one_binary_is_measured_once_whichever_is_ready_first(monkeypatch):
+def test_one_binary_is_measured_once_whichever_is_ready_first(monkeypatch, real_stages):
     configs = [Config({"BLOCK": block}, num_stages=stages) for block in (16, 32) for stages in (1, 2, 3)]
     tune(4, monkeypatch, configs)
     [record] = [record for _, record in listing.all_records()]

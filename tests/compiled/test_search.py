@@ -143,7 +143,7 @@ def test_what_is_reinterpreted_is_put_back_as_what_it_is(restored, launches):
     assert len(restored) > ONCE_A_CONFIG_AND_AT_THE_END  # an alias of it is read: before every launch
 
 
-def test_one_binary_is_measured_once_and_reported():
+def test_one_binary_is_measured_once_and_reported(real_stages):
     bench = fake_cuda.by_config({16: 2.0, 32: 1.0})
     configs = [Config({"BLOCK": block}, num_stages=stages) for block in (16, 32) for stages in (1, 2, 3)]
     tuned = autotune(configs, key=["n"], do_bench=bench)(triton.jit(add))
@@ -327,7 +327,7 @@ def test_large_copies_are_said_once_with_the_cheaper_list(monkeypatch, caplog):
     assert "restore_value=['y_ptr'] needs 0 MiB" in line
 
 
-def test_records_stay_json(tmp_path):
+def test_records_stay_json(tmp_path, real_stages):
     configs = [Config({"BLOCK": 16}, num_stages=stages) for stages in (1, 2)]
     autotune(configs, key=["n"])(triton.jit(add))[grid](torch.zeros(8), torch.zeros(8), 8)
     ((path, record),) = listing.all_records()

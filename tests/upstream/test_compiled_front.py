@@ -65,6 +65,7 @@ class Session:
             "again": lambda: [self.launch(tuner, n) for _ in range(3)],
             "within": lambda: self.inside(draw, tuner, n),
             "asks": lambda: self.asks(tuner, n),
+            "rewrites": lambda: self.rewrites(draw, tuner, n),
             "fails": lambda: self.fails(tuner, n),
             "unknown": lambda: self.launch(tuner, n, nothing=1),
             "written": lambda: tuner.cache.__setitem__(key, draw.choice(self.configs)),
@@ -92,6 +93,17 @@ class Session:
 
     def asks(self, tuner, n):
         self.hooked = lambda: self.seen.append((n, "torch.float32") in tuner.cache)
+        self.launch(tuner, n)
+
+    def rewrites(self, draw, tuner, n):
+        key, other = (n, "torch.float32"), draw.choice(self.configs)
+
+        def rewrite():
+            if dict.__contains__(tuner.cache, key) and key in tuner.cache:
+                tuner.cache[key] = other
+                self.seen.append(tuner.cache[key] is other)
+
+        self.hooked = rewrite
         self.launch(tuner, n)
 
     def fails(self, tuner, n):
@@ -198,6 +210,21 @@ def test_threads_that_ask_for_other_keys_get_their_own(seeding, bench, launches)
         if launch.arguments["BLOCK"] != chosen[launch.arguments["n"]].kwargs["BLOCK"]:
             wrong.append(launch)
     assert (len(launches), wrong) == (800, [])
+
+
+def test_a_hook_reads_the_choice_that_it_has_just_written(seeding, bench):
+    key, read = (100, "torch.float32"), []
+
+    def hook(arguments):
+        if key in kernel.cache:
+            kernel.cache[key] = configs[1]
+            read.append(kernel.cache[key])
+
+    configs = [Config({"BLOCK": 16}, pre_hook=hook), Config({"BLOCK": 32})]
+    kernel = Library(add, add.arg_names, configs, ["n"], None, None, do_bench=bench)
+    kernel.cache[key] = configs[0]
+    kernel[(4,)](torch.zeros(256), 100, 7, EVEN=True)
+    assert len(read) == 1 and read[0] is configs[1]
 
 
 def test_an_interrupt_in_a_launch_leaves_nothing_behind(seeding, bench):

@@ -28,7 +28,8 @@ static int is_asked_by_triton(void) {
   return code && (PyObject *)code == tritons_code;
 }
 
-/* What Triton's `run` has just found by `key in choices`: it asks for `choices[key]` next. All strong, or all NULL. */
+/* What Triton's `run` has just found by `key in choices`: it asks for `choices[key]` next, before anything else can change
+ * it; a hook may not. All strong, or all NULL. */
 typedef struct { PyObject *choices, *key, *config; } Found;
 static Found latest;
 
@@ -42,7 +43,7 @@ static void note_found(Found now) {
 static int choices_contain(PyObject *choices, PyObject *key) {
   PyObject *config = PyDict_GetItemWithError(choices, key);
   if (config) {
-    if (choices == asked) note_found((Found){Py_NewRef(choices), Py_NewRef(key), Py_NewRef(config)});
+    if (choices == asked && is_asked_by_triton()) note_found((Found){Py_NewRef(choices), Py_NewRef(key), Py_NewRef(config)});
     return 1;
   }
   if (PyErr_Occurred()) return -1;
@@ -83,8 +84,9 @@ static PyObject *run_twin(Front *f, PyObject *const *args, size_t flags, PyObjec
 static PyObject *run_beside(Base *beside, PyObject *tuner, PyObject *const *args, Py_ssize_t positional, PyObject *names) {
   PyObject *configs = PyObject_GetAttr(tuner, s_configs);
   if (!configs) return NULL;
-  if (configs != beside->configs) set_configs(beside, configs, NULL);
+  int failed = configs != beside->configs && set_configs(beside, configs, NULL);
   Py_DECREF(configs);
+  if (failed) return NULL;
   PyObject *result = base_run((PyObject *)beside, args, positional, names), *best = result ? get_best(beside, NULL) : NULL;
   if (!best || PyObject_SetAttr(tuner, s_best_config, best)) Py_CLEAR(result);
   Py_XDECREF(best);
