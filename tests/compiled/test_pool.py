@@ -291,7 +291,7 @@ def _compile(configs, workers):
     arguments = (half, half, half, 4096, 4096, 4096, 4096, 1, 4096, 1, 4096, 1)
 
     def warm_up(config):
-        return kernel.run(*arguments, grid=(1,), warmup=True, **config.all_kwargs())
+        return threads.parsed_again(lambda: kernel.run(*arguments, grid=(1,), warmup=True, **config.all_kwargs()))
 
     def one_by_one():  # on a fresh thread too, so that its waiting is its own
         for config in configs:
