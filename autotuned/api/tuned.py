@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from triton.runtime.autotuner import Heuristics
 
 from autotuned import _native, env
 from autotuned._startup import Frozen, errors, later
+from autotuned.api.choices import Choices
 from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.key.key import TENSORS, is_tensor, sizes_of
 from autotuned.launch import launcher
@@ -47,7 +48,7 @@ _native.index_like(Autotuner, Heuristics)
 _native.read_grids(lambda grid: grid_program.program(grid))
 
 
-class Mirror(dict[Any, Any]):
+class Mirror(Choices):
     """This process's choices in Triton's layout: writing one pins it, deleting one forgets it."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -64,38 +65,8 @@ class Mirror(dict[Any, Any]):
         self.pins.add(key)
         self._on_change()
 
-    def __delitem__(self, key: Any) -> None:
-        super().__delitem__(key)
-        self._forget(key)
-
-    def popitem(self) -> tuple[Any, Any]:
-        """Remove the newest choice."""
-        key, value = super().popitem()
-        self._forget(key)
-        return key, value
-
-    def clear(self) -> None:
-        """Remove all choices."""
-        super().clear()
-        self.pins.clear()
-        self._on_change()
-
-    def pop(self, key: Any, *default: Any) -> Any:
-        """Forget a choice and return it, or the default."""
-        held, config = key in self, super().pop(key, *default)
-        if held:
-            self._forget(key)
-        return config
-
-    # `dict`'s own versions would bypass the methods above.
-    update, setdefault = MutableMapping.update, MutableMapping.setdefault
-
-    def __ior__(self, other: Any) -> Mirror:  # type: ignore[misc]  # dict takes what `update` does
-        self.update(other)
-        return self
-
-    def _forget(self, key: Any) -> None:
-        self.pins.discard(key)
+    def _forget(self, *keys: Any) -> None:
+        self.pins.difference_update(keys)
         self._on_change()
 
 

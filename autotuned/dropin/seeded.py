@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native, env, events
 from autotuned._startup import after_fork, later
+from autotuned.api.choices import Choices
 from autotuned.dropin.empties import LeftOut
 from autotuned.dropin.stock_tuner import Seed, attribute, compiling, keeping, seed_of, timing_of
 from autotuned.dropin.widened import Widened
@@ -228,7 +229,7 @@ def _ran(times: Any) -> bool:
     return timing_of({}, times).status == "ok"
 
 
-class Memory(dict[Any, Any]):
+class Memory(Choices):
     """Triton's `.cache` of one tuner; asks the store before it reports a missing key.
 
     Args:
@@ -271,34 +272,8 @@ class Memory(dict[Any, Any]):
         if replaced is not config:
             self.on_change()
 
-    def __delitem__(self, key: Any) -> None:
-        super().__delitem__(key)
+    def _forget(self, *keys: Any) -> None:
         self.on_change()
-
-    def popitem(self) -> tuple[Any, Any]:
-        """Remove the newest choice."""
-        item = super().popitem()
-        self.on_change()
-        return item
-
-    def clear(self) -> None:
-        """Remove all choices."""
-        super().clear()
-        self.on_change()
-
-    def pop(self, key: Any, *default: Any) -> Any:
-        """Remove a choice and return it, or the default."""
-        held, config = self.has(key), super().pop(key, *default)
-        if held:
-            self.on_change()
-        return config
-
-    # `dict`'s own versions would bypass the methods above.
-    update, setdefault = MutableMapping.update, MutableMapping.setdefault
-
-    def __ior__(self, other: Any) -> Memory:  # type: ignore[misc]  # dict takes what `update` does
-        self.update(other)
-        return self
 
 
 _native.look_up_in(Memory)

@@ -79,7 +79,7 @@ class Choice(Frozen):
 
 
 class Look(Frozen):
-    """A place's answer for a key: a choice, or why there is none."""
+    """A source's answer for a key: a choice, or the reason that it has none."""
 
     choice: Choice | None = None
     # "absent", "damaged", "unreadable", "newer schema", "config gone", "weaker conditions" or "mode"; with a choice,
