@@ -42,7 +42,7 @@ assert tuned.cache_info().searches == int(sys.argv[1]), tuned.cache_info()
 """
 # Each takes about 0.1 ms, and as much for each 15 KB of its byte code: one more here is a decision.
 MODULES = [
-    "_launch", "_native", "_startup", "api", "api.decorator", "api.pickling", "api.tuned", "disk",
+    "_launch", "_native", "_startup", "api", "api.choices", "api.decorator", "api.pickling", "api.tuned", "disk",
     "env", "events", "gpu", "gpu.device", "key", "key.key", "key.reach", "key.source",
     "key.source_text", "launch", "launch.codegen", "launch.launcher", "resolve", "resolve.active",
     "resolve.chooser", "resolve.request", "resolve.sources", "resolve.tuner",
