@@ -46,6 +46,9 @@ class HeuristicsBase:
     def _native(cls) -> None: ...
     def _attach(self, direct: bool, /) -> None: ...
 
+class Fields:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
 class Front:
     active: bool
     replacing: Any

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-INTERFACE = 3  # as in `launch/c/module.c`; another number whenever what Python and C pass each other changes
+INTERFACE = 4  # as in `launch/c/module.c`; another number whenever what Python and C pass each other changes
 extension: Any = None
 why_not = ""
 try:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from autotuned import _native
+
 if TYPE_CHECKING:
     from functools import cached_property
     from typing import Protocol as Protocol
@@ -43,8 +45,28 @@ else:
             return value
 
 
+class Fields:
+    """The constructor of `Frozen` classes; the extension's is the same in C (`launch/c/fields.h`)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        cls: Any = type(self)
+        names, fields, given = cls._names, self.__dict__, len(args)
+        if not kwargs and given == len(names):
+            fields.update(zip(names, args))
+            return
+        fields.update({**cls._defaults, **dict(zip(names, args)), **kwargs})
+        if len(fields) != len(names) or given > len(names) or (kwargs and not kwargs.keys() <= {*names[given:]}):
+            raise cls._refusal(self, args, kwargs)
+
+
+if TYPE_CHECKING:
+    Constructor = Fields
+else:
+    Constructor = getattr(_native.extension, "Fields", Fields)
+
+
 @dataclass_transform(frozen_default=True)
-class Frozen:
+class Frozen(Constructor):
     """Base of immutable classes whose annotated fields are given by position or by name.
 
     Instances are equal if they have the same class and equal fields. There are no inherited fields, default factories
@@ -55,21 +77,10 @@ class Frozen:
 
     _names: ClassVar[tuple[str, ...]] = ()
     _defaults: ClassVar[Mapping[str, Any]] = {}
-    _count: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
         cls._names = tuple(cls.__dict__.get("__annotations__", ()))
         cls._defaults = {name: cls.__dict__[name] for name in cls._names if name in cls.__dict__}
-        cls._count = len(cls._names)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        names, fields, given = self._names, self.__dict__, len(args)
-        if not kwargs and given == self._count:
-            fields.update(zip(names, args))
-            return
-        fields.update({**self._defaults, **dict(zip(names, args)), **kwargs})
-        if len(fields) != self._count or given > self._count or (kwargs and not kwargs.keys() <= {*names[given:]}):
-            raise self._refusal(args, kwargs)
 
     def _refusal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TypeError:
         given, names = [*self._names[: len(args)], *kwargs], self._names
@@ -88,10 +99,13 @@ class Frozen:
     def __eq__(self, other: object) -> bool:
         if self is other:  # as tuples compare: by identity first
             return True
-        return self.fields() == other.fields() if type(self) is type(other) else NotImplemented
+        return self._values() == other._values() if type(self) is type(other) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(tuple(self.fields().values()))
+        return hash(self._values())
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(map(self.__dict__.__getitem__, self._names))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.fields().items())})"

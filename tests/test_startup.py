@@ -13,6 +13,8 @@ import threading
 from functools import cached_property
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import autotuned
 from autotuned import _startup
@@ -62,6 +64,25 @@ def test_other_fields_are_refused_by_name(args, kwargs, problem):
     with pytest.raises(TypeError) as caught:
         Point(*args, **kwargs)
     assert str(caught.value) == f"Point: expected the fields x, y, label; got {problem}."
+
+
+def told(make):
+    """What a constructor makes, in order, or says."""
+    try:
+        return list(vars(make()).items())
+    except TypeError as error:
+        return str(error)
+
+
+@pytest.mark.skipif(_startup.Constructor is _startup.Fields, reason="built without C")
+@given(st.integers(0, 4), st.lists(st.sampled_from(["a", "b", "c", "no field"]), unique=True), st.integers(0, 3))
+def test_the_constructor_in_c_does_as_its_twin(positional, by_name, defaults):
+    namespace = {"__annotations__": dict.fromkeys("abc"), **{name: f"default {name}" for name in "abc"[3 - defaults :]}}
+    made = type("Made", (Frozen,), dict(namespace))
+    twin = type("Made", (_startup.Fields,), {**namespace, "_names": made._names, "_defaults": made._defaults})
+    twin._refusal = made._refusal
+    args, kwargs = list(range(positional)), {name: f"given {name}" for name in by_name}
+    assert told(lambda: made(*args, **kwargs)) == told(lambda: twin(*args, **kwargs))
 
 
 def test_it_does_not_change():

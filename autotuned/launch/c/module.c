@@ -44,7 +44,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The l
 PyMODINIT_FUNC PyInit__launch(void) { return PyModuleDef_Init(&definition); }
 #else
 
-#define INTERFACE 3    /* `INTERFACE` in `_native.py`: what Python and C pass each other */
+#define INTERFACE 4    /* `INTERFACE` in `_native.py`: what Python and C pass each other */
 #define MAX_ARGS 128   /* free parameters; a kernel with more uses the Python twin */
 #define MAX_SLOTS 256  /* these, and what is in tuples; a call with more is not bound */
 #define MAX_DIMS 24    /* two bits a dimension in one word, beside the device */
@@ -91,6 +91,7 @@ static void find_driver(void) {
 /* ---- the parts ---------------------------------------------------------------------------------------------- */
 
 #include "python_calls.h"
+#include "fields.h"
 #include "tensors.h"
 #include "descriptors.h"
 #include "signature.h"
@@ -175,7 +176,7 @@ static int intern_names(void) {
   struct { PyObject **where; const char *text; } names[] = {
       {&s_run, "run"}, {&s_fallback, "fallback"}, {&s_config, "config"}, {&s_slow_run, "_slow_run"},
       {&s_still_ours, "_still_ours"}, {&s_grid, "grid"}, {&s_warmup, "warmup"}, {&s_getitem, "__getitem__"},
-      {&s_cache, "cache"}, {&s_look_up, "_look_up"},
+      {&s_cache, "cache"}, {&s_look_up, "_look_up"}, {&s_names, "_names"}, {&s_defaults, "_defaults"}, {&s_refusal, "_refusal"},
       {&s_beside, "beside"}, {&s_configs, "configs"}, {&s_best_config, "best_config"},
       {&s_base, "base"}, {&s_shape, "shape"}, {&s_strides, "strides"}, {&s_block_shape, "block_shape"},
       {&s_padding, "padding"}, {&s_rounds, "round_f32_to_tf32"}};
@@ -189,8 +190,9 @@ static int intern_names(void) {
 }
 
 PyMODINIT_FUNC PyInit__launch(void) {
+  FieldsType.tp_new = PyBaseObject_Type.tp_new; /* which types in C do not inherit */
   if (intern_names() || PyType_Ready(&TableType) || PyType_Ready(&BaseType) || PyType_Ready(&GriddedType) ||
-      PyType_Ready(&HeuristicsType) || PyType_Ready(&FrontType))
+      PyType_Ready(&HeuristicsType) || PyType_Ready(&FrontType) || PyType_Ready(&FieldsType))
     return NULL;
   if (!(missed = PyErr_NewException("autotuned._launch.Missed", PyExc_BaseException, NULL))) return NULL;
   if (!(own_run = PyObject_GetAttr((PyObject *)&BaseType, s_run))) return NULL;
@@ -200,6 +202,7 @@ PyMODINIT_FUNC PyInit__launch(void) {
       PyModule_AddObjectRef(module, "Base", (PyObject *)&BaseType) ||
       PyModule_AddObjectRef(module, "HeuristicsBase", (PyObject *)&HeuristicsType) ||
       PyModule_AddObjectRef(module, "Front", (PyObject *)&FrontType) ||
+      PyModule_AddObjectRef(module, "Fields", (PyObject *)&FieldsType) ||
       PyModule_AddIntConstant(module, "INTERFACE", INTERFACE)) {
     Py_DECREF(module);
     return NULL;
