@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -281,6 +281,14 @@ def texts(value: Json, where: str) -> list[str]:
     """Return `value` if it is a list of strings, else raise RecordError."""
     listed = typed(value, list, where)
     return [text if type(text) is str else typed(text, str, f"{where}[{i}]") for i, text in enumerate(listed)]
+
+
+def has_names_once(text: str, objects: Sequence[Json]) -> bool:
+    """Whether the colons of a JSON text show that none of its objects has a name twice, which parsing would not tell.
+
+    May be False without such a name, as with a colon in a string. `objects`: all that the text has, parsed.
+    """
+    return {*map(type, objects)} == {dict} and sum(map(len, objects)) == text.count(":")
 
 
 def integers(value: Json, where: str, least: int = 0) -> list[int]:

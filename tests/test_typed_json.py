@@ -10,8 +10,9 @@ from fakes import TorchDtype, named_type
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotuned import disk
 from autotuned.errors import EncodingError
-from autotuned.typed_json import canonical, digest, encode, is_numpy_scalar, unencodable
+from autotuned.typed_json import canonical, digest, encode, has_names_once, is_numpy_scalar, unencodable
 
 
 class Color(enum.Enum):
@@ -201,3 +202,40 @@ def test_canonical_text_is_sorted_dense_and_ascii() -> None:
 )
 def test_numpy_scalars_are_told_from_arrays(value: Any, scalar: bool) -> None:
     assert is_numpy_scalar(value) is scalar
+
+
+NAMES = st.sampled_from(["a", "b", "a:b", '":'])
+WRITTEN = st.recursive(  # objects as text, with names that may be there twice
+    st.sampled_from(["1", '"x"', '"x: y"', '"\\":"', "[]"]),
+    lambda inner: st.lists(st.tuples(NAMES, inner), max_size=3).map(
+        lambda pairs: "{" + ", ".join(f"{json.dumps(name)} : {text}" for name, text in pairs) + "}"
+    ),
+    max_leaves=8,
+)
+
+
+def objects_in(data: Any) -> list[Any]:
+    inner = [found for value in data.values() for found in objects_in(value)] if isinstance(data, dict) else []
+    return [data, *inner] if isinstance(data, dict) else []
+
+
+@settings(max_examples=300)
+@given(WRITTEN)
+def test_no_text_that_gives_a_name_twice_is_taken_for_one_without(text: str) -> None:
+    try:
+        disk.parse_json(text)
+        once = True
+    except ValueError:
+        once = False
+    objects = objects_in(disk.parse_trusting(text))
+    assert once or not has_names_once(text, objects)
+    assert not has_names_once(text, objects[1:]) or ":" not in text  # what is not looked at counts as another name
+    if objects and once:
+        assert has_names_once(text, objects) == (text.count(":") == sum(map(len, objects)))
+
+
+def test_a_text_without_colons_in_strings_is_known_to_give_each_name_once() -> None:
+    text = '{"a": 1, "b": {"c": [2]}}'
+    data = json.loads(text)
+    assert has_names_once(text, [data, data["b"]]) and not has_names_once(text, [data, "ab"])
+    assert not has_names_once('{"a": 1, "a": 2}', [{"a": 2}])

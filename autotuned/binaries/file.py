@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from autotuned import disk
 from autotuned._startup import Frozen, once
 from autotuned.binaries.variant import Code, Form, Types, Variant, check_launch, check_metadata
 from autotuned.errors import BinaryError
-from autotuned.typed_json import Json, Told, canonical, integer, named, typed
+from autotuned.typed_json import Json, Told, canonical, has_names_once, integer, named, typed
 
 SCHEMA = 1
 SUFFIX = ".bin"
@@ -250,10 +252,23 @@ def _read(content: bytes, path: str) -> BinaryFile:
 
 
 def _parsed(content: bytes) -> Json:
-    """The JSON of an index, sooner if it is written as by `dump`: then no name is given twice."""
+    """The JSON of an index, sooner if it is as `dump` makes it and its text shows that no name is given twice."""
     text = disk.decoded(content)
     index = disk.parse_trusting(text)
-    return index if canonical(index) == text else disk.parse_json(text)
+    return index if has_names_once(text, _objects(index)) else disk.parse_json(text)
+
+
+def _objects(index: Any) -> list[Any]:
+    """The objects in an index that `dump` makes; others are of another layout."""
+    try:
+        codes, rows = index["codes"], index["variants"]
+        objects = [index, index["blobs"], *codes, *index["options"], *index["metadata"]]
+        return [*objects, *map(_ENVIRONMENT, codes), *chain.from_iterable(map(_OF_ROW, rows))]
+    except (LookupError, TypeError):
+        return []
+
+
+_ENVIRONMENT, _OF_ROW = itemgetter("environment"), itemgetter(4, 5)  # what a call assumes, and its constants
 
 
 class _Reader:
@@ -294,7 +309,8 @@ class _Reader:
     @once
     def _by_rank(self) -> list[int]:
         """The numbers of the rows, the most specialized first."""
-        return sorted(range(len(self._rows)), key=lambda number: -len(self._rows[number][4]))
+        assumed = [*map(len, map(itemgetter(4), self._rows))]
+        return sorted(range(len(assumed)), key=assumed.__getitem__, reverse=True)
 
     def blob(self, name: str) -> Blob | None:
         """The location of machine code; None if it is missing or faulty."""

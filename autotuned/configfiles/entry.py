@@ -71,10 +71,13 @@ def load_entry(data: Any, where: str, is_asked: bool = False) -> Entry:
     config = record.check_config(fields["config"], f"{where}.config")
     check_values(call, config, f"{where}.config")
     measured = conditions.load(fields["conditions"], f"{where}.conditions")
-    binaries = texts(fields["compiled"], f"{where}.compiled")
+    binaries = fields["compiled"]
+    if type(binaries) is not list or not {*map(type, binaries)} <= _TEXT:
+        texts(binaries, f"{where}.compiled")
     return Entry(call, config, fields["median_us"], fields["vs_default"], measured, tuple(sorted({*binaries})))
 
 
+_TEXT = {str}
 _FIELDS = {"call", "config", "conditions", "median_us", "vs_default", "compiled"}
 
 
@@ -89,10 +92,12 @@ def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:
         )
 
 
+_PARTS = ("tensors", "values", "none", "options")
+
+
 def passed(call: Json) -> set[str]:
     """The names of a call's arguments and options that are in its key."""
-    get = call.get
-    names = {*get("tensors", ()), *get("values", ()), *get("none", ()), *get("options", ())}
+    names = {name for part in _PARTS if part in call for name in call[part]}
     return {name.partition("[")[0] for name in names} if "[" in "".join(names) else names
 
 

@@ -11,7 +11,7 @@ from autotuned import disk
 from autotuned.configfiles.entry import Entry, load_entry
 from autotuned.configfiles.file import SCHEMA, ConfigFile, Fault, empty, read, split_context
 from autotuned.key.key import Key
-from autotuned.typed_json import Json, canonical, line, typed
+from autotuned.typed_json import Json, canonical, has_names_once, line, typed
 
 # How the rules, the groups and an entry begin in `ConfigFile.dump`, and how rules and groups end.
 _RULES, _GROUPS, _ENTRY = '\n "rules": [', '\n "groups": [', '\n   {"call": '
@@ -197,10 +197,10 @@ class Unread:
 def _parsed(entry: str) -> Json:
     """The JSON on the line of an entry."""
     written = entry.removeprefix("   ").removesuffix(",").removesuffix("]}")
-    data = disk.parse_trusting(written)
-    if written != line(data):  # then no name is given twice, which `parse_trusting` misses
-        raise OtherLayoutError
-    return data
+    fields = disk.parse_trusting(written)
+    config = fields["config"]
+    objects = [fields, config, config["kwargs"], fields["conditions"]]  # most have no others, and name no call
+    return fields if has_names_once(written, objects) else disk.parse_json(written)
 
 
 def _head(fields: Mapping[str, Json]) -> str:
