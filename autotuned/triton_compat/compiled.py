@@ -22,7 +22,7 @@ else:
 
 def is_hooked(jit: Any) -> bool:
     """Whether launches of this kernel must go through Triton now: its `run` is replaced, or it has hooks."""
-    return kernel.is_patched() or "run" in vars(jit) or bool(jit.pre_run_hooks) or _inspected()
+    return kernel.is_patched() or "run" in jit.__dict__ or bool(jit.pre_run_hooks) or _inspected()
 
 
 def _inspected() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -153,13 +154,17 @@ def _outside(jit: Any, all_values: bool) -> list[Any] | None:
             elif id(value) not in within:
                 within[id(value)] = value
                 modules.append(value)
-    return functions if all(map(_is_function, functions)) else None
+    kind = sys.modules["triton.runtime.jit"].JITCallable
+    return functions if all(isinstance(one, kind) for one in functions) else None
 
 
 def _values(names: set[str], scope: Mapping[str, Any]) -> list[Any]:
     """What these names stand for, without what Triton passes over."""
     values = [scope[name] for name in names & scope.keys()]
-    return [value for value in values if value is not None and not getattr(value, "__triton_builtin__", False)]
+    return [
+        value for value in values
+        if type(value) is ModuleType or (value is not None and not getattr(value, "__triton_builtin__", False))
+    ]  # fmt: skip
 
 
 def _is_harmless(value: Any) -> bool:
@@ -169,9 +174,3 @@ def _is_harmless(value: Any) -> bool:
     if kind.__module__ == "triton.language.core":
         return kind.__name__ != "constexpr" or isinstance(getattr(value, "value", 0), plain)
     return isinstance(value, plain)
-
-
-def _is_function(value: Any) -> bool:
-    from triton.runtime.jit import JITCallable
-
-    return isinstance(value, JITCallable)

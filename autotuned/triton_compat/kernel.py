@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import logging
 import os
@@ -10,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 from autotuned import env
@@ -188,14 +190,16 @@ def capturing() -> bool:
 
 def current_device() -> int:
     """Index of the device that Triton launches on."""
-    return int(_device_functions()[0]())
+    driver = _driver()
+    if (torch := _asks_torch(driver)) is None:
+        return int(driver.active.get_current_device())
+    return int(_own_getter(torch.cuda.current_device)())
 
 
 @contextmanager
 def on_device(index: int) -> Iterator[None]:
     """Make another device current in a `with` block."""
-    from triton.runtime.driver import driver
-
+    driver = _driver()
     torch: Any = sys.modules.get("torch")
     before = current_device()
     use = torch.cuda.set_device if _asks_torch(driver) else driver.active.set_current_device
@@ -204,6 +208,12 @@ def on_device(index: int) -> Iterator[None]:
         yield
     finally:
         use(before)
+
+
+def _driver() -> Any:
+    """Triton's holder of drivers. `from ... import` takes eight times as long for a module that is there."""
+    name = "triton.runtime.driver"
+    return (sys.modules[name] if name in sys.modules else importlib.import_module(name)).driver
 
 
 def _asks_torch(driver: Any) -> Any:
@@ -226,8 +236,7 @@ def _device_functions() -> tuple[Callable[[], int], Callable[[int], int]]:
     While the driver does not exist torch is used directly: creating the driver runs a C compiler, which shipped
     binaries do not need.
     """
-    from triton.runtime.driver import driver
-
+    driver = _driver()
     if (torch := _asks_torch(driver)) is None:
         return driver.active.get_current_device, driver.active.get_current_stream
     return torch.cuda.current_device, torch._C._cuda_getCurrentRawStream
@@ -237,18 +246,23 @@ def current_device_getter() -> Callable[[], int]:
     """The function returning the current device's index, for the hot path."""
     getter = _device_functions()[0]
     torch: Any = sys.modules.get("torch")
-    is_of_torch = torch is not None and getter is torch.cuda.current_device and inspect.isfunction(getter)
-    if is_of_torch and getter.__module__ == "torch.cuda":  # nobody's replacement
-        # Triton 3.6 uses torch's function, which checks each time whether CUDA is initialised.
-        getter = getattr(torch._C, "_cuda_getDevice", getter)
+    is_of_torch = torch is not None and getter is torch.cuda.current_device
+    return _own_getter(getter) if is_of_torch else getter
+
+
+def _own_getter(getter: Callable[[], int]) -> Callable[[], int]:
+    """Of `torch.cuda.current_device`, which Triton 3.6 uses, what it calls once it knows that CUDA is initialised."""
+    if type(getter) is FunctionType and getter.__module__ == "torch.cuda":  # nobody's replacement
+        return getattr(sys.modules["torch"]._C, "_cuda_getDevice", getter)
     return getter
 
 
 def is_patched() -> bool:
     """Whether the `run` methods of Triton's classes were replaced (as by vLLM, tritonbench, SGLang)."""
-    from triton.runtime.jit import JITFunction
-
-    return JITFunction.run is not originals["jit"] or own_run() is not originals["tuner"]
+    modules = sys.modules  # which hold both, as there is a kernel; see `_driver`
+    run = modules["triton.runtime.autotuner"].Autotuner.run
+    own = getattr(run, "in_front_of", run)  # as `own_run`
+    return modules["triton.runtime.jit"].JITFunction.run is not originals["jit"] or own is not originals["tuner"]
 
 
 def own_run() -> Any:

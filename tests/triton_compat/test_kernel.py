@@ -1,11 +1,13 @@
 """Triton as decorating and keys see it, against the real one."""
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("triton")
 
 from autotuned.launch import codegen
-from autotuned.triton_compat import compiled, launcher
+from autotuned.triton_compat import compiled, kernel, launcher
 
 
 @pytest.mark.parametrize("what", ["as it is", "scratch", "gsan", "patched", "unknown", "computes", "another class"])
@@ -41,3 +43,18 @@ def test_tritons_launcher_is_passed_over_only_where_it_passes_things_on(what, mo
     submit(2, 3, 4, 0x77, (x, n))
     run(2, 3, 4, 0x77, 7, ("packed",), None, None, None, x, 64, n)
     assert calls[0] == calls[1]
+
+
+def test_the_current_device_is_asked_of_whoever_replaced_torchs_function(monkeypatch):
+    """Of torch's own, what it calls is asked directly; once Triton's driver is there, that is asked."""
+    torch = pytest.importorskip("torch")
+    driver = SimpleNamespace(_active=None, _default=None, active=SimpleNamespace(get_current_device=lambda: 7))
+    monkeypatch.setattr(kernel, "_driver", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 5, raising=False)
+    assert kernel.current_device() == 5
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "current_device", lambda: 3)
+        assert kernel.current_device() == 3
+    driver._active = object()
+    assert kernel.current_device() == 7
