@@ -139,6 +139,11 @@ class Server:
             self._latest_asked = weakref.ref(call), config, memory, asked
         return asked
 
+    def memory(self, call: Call, config: Any) -> tuple[Any, ...] | None:
+        """`compiled.compiled_for` the arguments of a call whose binary was just found; None if it was not."""
+        of, to, memory, _ = self._latest_asked  # read once: another thread may replace it
+        return memory if of is not None and of() is call and to is config else None
+
     def _asked_anew(self, call: Call, config: Any, code: Code) -> Asked | None:
         try:
             given = self._tunable.everything(call, config)
@@ -372,9 +377,10 @@ class Server:
 def _rest(config: ConfigFile, context: Mapping[str, Json]) -> str:
     """`_without_toolchain` of a group's context, computed once per file."""
     known: dict[int, tuple[Any, str]] = config.indexes.setdefault("without toolchain", {})
-    if id(context) not in known:  # the id stays valid, since the context is kept
-        known[id(context)] = context, _without_toolchain(context, str(context.get("triton")))
-    return known[id(context)][1]
+    at = id(context)  # which stays valid, since the context is kept
+    if at not in known:
+        known[at] = context, _without_toolchain(context, str(context.get("triton")))
+    return known[at][1]
 
 
 def _without_toolchain(context: Mapping[str, Json], triton: str) -> str:

@@ -31,16 +31,19 @@ class Filled(Frozen):
     constants: Mapping[str, Any]
 
 
-def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -> Bound:
+def direct(
+    made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool, known: tuple[Any, ...] | None = None
+) -> Bound:
     """Launch the compiled kernel directly, and through Triton, as `made` does so far, whenever its guards fail.
 
-    `asks` tells whether the look-up runs user code: buckets, key callables. Raises EvictedError or UnbindableError if
-    the kernel cannot be launched directly.
+    `asks` tells whether the look-up runs user code: buckets, key callables. `known` is `compiled.compiled_for` of the
+    arguments as the kernel was chosen for them, if it was asked. Raises EvictedError or UnbindableError if the kernel
+    cannot be launched directly.
     """
     arguments, before, device = call.arguments, made.before, kernel.current_device()
     names, described = tuple(arguments), call.has_descriptors
     constants, is_hooked = _constants(tunable, names, made.config), before is not None or asks
-    fallback, memory = made.fallback, memory_test(names, tuple(arguments.values()))
+    fallback, memory = made.fallback, memory_test(names, tuple(arguments.values()), known)
     assert fallback is not None
 
     def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, Callable[[], driver_call.Twin] | None]:
@@ -103,14 +106,17 @@ def _constants(tunable: Tunable, names: Sequence[str], config: Any) -> Mapping[s
     return {name: value for name, value in {**tuned, **config.all_kwargs()}.items() if name in tuned}
 
 
-def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[], Callable[[tuple[Any, ...]], bool]]:
+def memory_test(
+    names: Sequence[str], values: tuple[Any, ...], known: tuple[Any, ...] | None = None
+) -> Callable[[], Callable[[tuple[Any, ...]], bool]]:
     """Makes a test whether arguments' memory matches these in `compiled.compiled_for`, without keeping these alive.
 
-    Generated, since the Python twin runs it on the hot path for callable grids.
+    `known` is what that says of them, if it was asked. The test is generated, since the Python twin runs it on the hot
+    path for callable grids.
     """
     of = compiled.compiled_for
     others = [(name, type(one)) for name, one in zip(names, values) if type(one) not in PLAIN]
-    every = of(values)
+    every = of(values) if known is None else known
     apart = None if len(every) == len(others) else [of([one]) for one in values if type(one) not in PLAIN]
 
     def make() -> Callable[[tuple[Any, ...]], bool]:

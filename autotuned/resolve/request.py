@@ -279,7 +279,8 @@ class Context:
         """The context without the toolchain, which takes reading and hashing; the same object while equal."""
         tunable = self._tunable
         source = tunable.source  # this finds the `opaque` values
-        now = where, tunable.environment(), source, [id(value) for _, value in tunable.opaque]
+        found = tunable.opaque
+        now = where, tunable.environment(), source, [id(value) for _, value in found] if found else []
         latest = self._latest_part  # read once: another thread may replace it
         if now != latest[0]:
             context = {"device": where.fields(), "environment": now[1], **self._rest(now[2])}
@@ -310,8 +311,8 @@ class Context:
 def _told(given: list[Any]) -> tuple[list[Any], list[Any]] | None:
     """All that configs hold: names, and values to be compared by identity. Without a call for each config."""
     parts = [*map(vars, given), *map(_KWARGS, given)]
-    names = [*map(id, given), *map(len, parts), *chain.from_iterable(parts)]
-    return names, [*chain.from_iterable(map(dict.values, parts))]
+    names = [*map(len, parts), *chain.from_iterable(parts)]
+    return names, [*given, *chain.from_iterable(map(dict.values, parts))]  # by `id` each would be an audit event
 
 
 _KWARGS = attrgetter("kwargs")

@@ -6,11 +6,10 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import later, loaded
+from autotuned._startup import later, loaded, once
 from autotuned.key.key import Key
 from autotuned.launch import launcher
 from autotuned.resolve.request import Context, Question
@@ -204,7 +203,7 @@ class Shipped:
         self._latest_offered: tuple[Any, bool] = (None, False)
         self.possible = isinstance(tunable, TunableKernel) and not tunable.interpreted
 
-    @cached_property
+    @once
     def server(self) -> serve.Server:
         """Finds and loads them."""
         assert isinstance(self._tunable, TunableKernel)

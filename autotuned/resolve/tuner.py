@@ -205,6 +205,8 @@ class Tuner:
             chosen = self.chooser.choose(call, self._pinned(call), search)
             choice = chosen.choice
             try:
+                if not may_be_sealed():
+                    return choice, act(chosen)
                 with self._asked(chosen):
                     return choice, act(chosen)
             except RefusedError as refused:
@@ -216,9 +218,7 @@ class Tuner:
                 raise
 
     def _asked(self, chosen: Chosen) -> AbstractContextManager[None]:
-        """Reports compilations to the seal, if there ever was one."""
-        if not may_be_sealed():
-            return nullcontext()
+        """Reports compilations to the seal; for a process that had one."""
         asked = partial(self.chooser.shipped.asked, chosen.call, chosen.choice, self.chooser.part)
         return sealing.asked_by(self.tunable.name, asked)
 
@@ -379,7 +379,7 @@ class Tuner:
     def bound_anew(self, chosen: Chosen) -> bound.Bound:
         """Bind an entry's calls to another choice: compile or load it now, without adding it to the table."""
         call, config = chosen.call, chosen.choice.config
-        with self._asked(chosen):
+        with self._asked(chosen) if may_be_sealed() else nullcontext():
             result = self._compiled(call, chosen.choice)
         return self._used(self._bound(call, config, self._prologue(call, config), result), chosen)
 
@@ -393,9 +393,9 @@ class Tuner:
             by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
         if self._is_bindable and not self.bind_failed and (is_shipped or launcher.binds_directly()):
             try:
-                asks = bool(self.options.spec.buckets or self.options.spec.functions)
-                made = bound.Bound(config, by_triton, before, by_triton, again)
-                return direct.direct(made, tunable, call, result, asks)
+                spec, made = self.options.spec, bound.Bound(config, by_triton, before, by_triton, again)
+                memory = self.chooser.shipped.server.memory(call, config) if is_shipped else None
+                return direct.direct(made, tunable, call, result, bool(spec.buckets or spec.functions), memory)
             except compiled.UnbindableError as error:
                 self.bind_failed = True
                 message = "`%s` cannot be launched directly (%s); Triton's own launch is used from now on."

@@ -72,8 +72,8 @@ class Specializer:
         if each is None:
             bound: tuple[dict[str, Any], list[Any], dict[str, Any]] = self._bind(**given)
             return bound
-        arguments = {name: value for name, value, *_ in each}
-        return arguments, [(type_, special) for *_, type_, special in each], self._rest(given)
+        arguments = {name: value for name, value, _, _ in each}
+        return arguments, [(type_, special) for _, _, type_, special in each], self._rest(given)
 
     def _rest(self, given: Mapping[str, Any]) -> dict[str, Any]:
         names = self._names
@@ -132,7 +132,7 @@ class Specializer:
         each = self._each(given)
         if each is None:
             return None
-        odd = [one for *_, type_, one in each if type_ == "constexpr" and type(one) not in _PLAIN]
+        odd = [one for _, _, type_, one in each if type_ == "constexpr" and type(one) not in _PLAIN]
         options = self._parsed(self._rest(given)) if not odd or all(map(self._is_plain, odd)) else None
         return None if options is None else (each, options)
 

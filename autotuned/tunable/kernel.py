@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import later
+from autotuned._startup import later, once
 from autotuned.gpu import device
 from autotuned.gpu.device import Device
 from autotuned.key import source
@@ -76,7 +76,7 @@ class TunableKernel:
         """Forget binaries, so that trials do not measure those of the earlier environment."""
         toolchain.forget_binaries(self.fn)
 
-    @cached_property
+    @once
     def _fingerprints(self) -> list[tuple[str, source.Fingerprint]]:
         found = [("", source.Fingerprint(toolchain.innermost(self.fn), nameless=self._is_named))]
         for layer in toolchain.layers(self.fn):
@@ -87,8 +87,10 @@ class TunableKernel:
     @property
     def source(self) -> str:
         """Fingerprint of kernel, callees, used globals, and heuristics between tuner and kernel."""
-        parts = [f"{name}{fingerprint.value()}" for name, fingerprint in self._fingerprints]
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        found = self._fingerprints
+        if len(found) == 1:
+            return found[0][1].value()
+        return _joined([f"{name}{fingerprint.value()}" for name, fingerprint in found])
 
     @cached_property
     def _exact(self) -> exact.Exact:
@@ -111,7 +113,10 @@ class TunableKernel:
     @property
     def opaque(self) -> list[tuple[str, Any]]:
         """Of the kernel, its callees and its heuristics."""
-        return [(f"{name}{at}", value) for name, found in self._fingerprints for at, value in found.opaque]
+        every = self._fingerprints
+        if len(every) == 1:
+            return every[0][1].opaque
+        return [(f"{name}{at}", value) for name, found in every for at, value in found.opaque]
 
     def launch(self, call: Call, config: Any) -> Any:
         """Launch through Triton; returns Triton's result."""

@@ -21,6 +21,7 @@ from served_binaries import call, compiled_by_triton, fresh
 import autotuned
 from autotuned.binaries.loaded import _parameter
 from autotuned.errors import SealedError
+from autotuned.triton_compat import compiled
 
 
 def test_a_second_process_compiles_nothing_and_hashes_nothing(second, library):
@@ -43,6 +44,15 @@ def test_the_first_call_of_a_shape_takes_few_calls_of_functions(second):
 
     profiled(lambda: call(second, 100), note)
     assert 300 < taken < 960  # 925, with the load
+
+
+def test_what_a_binary_was_found_for_is_kept_for_its_call_and_config(second):
+    """Its later launches are compared with that."""
+    tuner, x = second.tuner, torch.zeros(256)
+    call_, other = (tuner.call((x[offset:], x.clone(), 96, 1), {}, (4,)) for offset in (0, 1))
+    config, server = tuner.chooser.choose(call_).choice.config, tuner.chooser.shipped.server
+    assert server.memory(call_, config) == compiled.compiled_for(call_.arguments.values())
+    assert server.memory(other, config) is server.memory(call_, triton.Config({})) is None
 
 
 def test_a_call_that_nobody_foresaw_gets_the_generic_binary(second, library):
