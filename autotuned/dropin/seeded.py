@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native, env, events
-from autotuned._startup import after_fork, later
+from autotuned._startup import later, renewed
 from autotuned.api.choices import Choices
 from autotuned.dropin.empties import LeftOut
 from autotuned.dropin.stock_tuner import Seed, attribute, compiling, keeping, seed_of, timing_of
@@ -281,15 +281,7 @@ class Memory(Choices):
 
 
 _native.look_up_in(Memory)
-_adopting = threading.Lock()
-
-
-def _forked() -> None:  # another thread may have held the lock
-    global _adopting
-    _adopting = threading.Lock()
-
-
-after_fork(_forked)
+_adopting = renewed(threading.Lock())
 
 
 def adopt(tuner: Any) -> Memory:
