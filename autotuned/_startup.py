@@ -50,7 +50,7 @@ _Lock = TypeVar("_Lock")
 
 
 class Fields:
-    """The constructor of `Frozen` classes; the extension's is the same in C (`launch/c/fields.h`)."""
+    """The constructor of `Frozen` classes; the extension's is the same in C (`c/fields.h`)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         cls: Any = type(self)

@@ -10,7 +10,8 @@ from autotuned._startup import imported
 from autotuned.configfiles import lookup
 
 # By first launches of binaries.
-_NEEDED = ("binaries.serve", "launch.bound", "launch.direct", "launch.driver_call", "resolve.first", "api.places")
+_NEEDED = ("binaries.serve", "launch.bound", "launch.direct", "launch.driver_call", "launch.grid_program",
+           "resolve.first", "api.places")  # fmt: skip
 
 
 def register_configs(

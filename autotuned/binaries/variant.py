@@ -159,12 +159,12 @@ class Form(Frozen):
     @property
     def has_tuples(self) -> bool:
         """Whether a parameter is a tuple, whose items follow it."""
-        return _has_type("tuple[", self.types)
+        return any("tuple[" in type_ for _, type_ in self.types)
 
     @property
     def has_descriptors(self) -> bool:
         """Whether a parameter, or an item of a tuple, is a tensor descriptor."""
-        return _has_type("tensordesc<", self.types)
+        return any("tensordesc<" in type_ for _, type_ in self.types)
 
     def to_json(self) -> dict[str, Json]:
         """As stored in a file."""
@@ -185,11 +185,6 @@ class Form(Frozen):
         return cls(types, assumes, fields["constants"], fields["options"])
 
 
-def _has_type(begin: str, types: Types) -> bool:
-    """Whether a parameter is of this kind, or an item of a tuple."""
-    return any([begin in type_ for _, type_ in types])  # noqa: C419 - a third of the calls
-
-
 def _load_types(data: Json, where: str) -> Types:
     """Check the names and types of parameters; RecordError if one is invalid."""
     pairs = typed(data, list, where)
@@ -198,7 +193,7 @@ def _load_types(data: Json, where: str) -> Types:
         odd = next(pair for pair in pairs if type(pair) is not list or [*map(type, pair)] != [str, str])
         raise wrong(f"{where}.types", "a name and a type", odd)
     following = iter(types)
-    for name, type_ in following if _has_type("]", types) else ():  # tuples have items
+    for name, type_ in following if any("]" in type_ for _, type_ in types) else ():  # tuples have items
         _check_items(name, type_, following, f"{where}.types")
     return types
 

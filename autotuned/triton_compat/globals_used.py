@@ -126,7 +126,7 @@ def _outside(jit: Any, all_values: bool) -> list[Any] | None:
         return None
     told = written.translate(_APART).split()
     names = {*told}
-    names |= {word.lstrip(_DIGITS) for word in names if word[0] in _DIGITS}
+    names |= {word.lstrip(_DIGITS) for word in names if word < ":"}  # that begin with a digit
     if told.count(function.__name__) == 1:
         names.discard(function.__name__)  # where it is defined
     cells = {} if not function.__closure__ else dict(zip(function.__code__.co_freevars, function.__closure__))

@@ -91,7 +91,7 @@ static void find_driver(void) {
 /* ---- the parts ---------------------------------------------------------------------------------------------- */
 
 #include "python_calls.h"
-#include "fields.h"
+#include "../../c/fields.h"
 #include "tensors.h"
 #include "descriptors.h"
 #include "signature.h"

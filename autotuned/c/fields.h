@@ -1,6 +1,6 @@
 /* The constructor of immutable classes: `Fields` in `_startup.py` is the specification. A first call makes ten of them.
  *
- * Part of `module.c`; relies on no other part. */
+ * Part of `launch/c/module.c`; relies on no other part. */
 
 static PyObject *s_names, *s_defaults, *s_refusal;
 
