@@ -43,7 +43,7 @@ def test_the_first_call_of_a_shape_takes_few_calls_of_functions(second):
         taken += event in ("call", "c_call")
 
     profiled(lambda: call(second, 100), note)
-    assert 300 < taken < 960  # 925, with the load
+    assert 300 < taken < 850  # 713, with the load
 
 
 def test_what_a_binary_was_found_for_is_kept_for_its_call_and_config(second):
@@ -165,8 +165,8 @@ def test_a_process_without_any_compiler_serves(shipped, libcuda, tmp_path, launc
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["hits"] == 2 and said["searches"] == 0
-    if launcher == "c":  # 7,993 with imports and reading, and 1,426; they were 9,310 and 1,842 without what is kept
-        assert said["calls"][0] < 9_500 and said["calls"][1] < 1_700, said
+    if launcher == "c":  # 2,862 with reading, and 698; on Triton 3.6 2,714 and 698
+        assert said["calls"][0] < 3_600 and said["calls"][1] < 850, said
     lines = [line.split() for line in log.read_text().splitlines()]
     assert [line[0] for line in lines] == ["load", "launch", "load", "launch", "launch", "launch"]
     assert [line[2] for line in lines if line[0] == "launch"] == ["4"] * 4
