@@ -113,7 +113,7 @@ def strategy(
         name: "auto" (all of a small space, else guided), "exhaustive", "random" or "guided".
         seed: The same seed and results give the same configs.
         prior: Configs with their times in microseconds under other conditions, such as on another card; tried first,
-            and dropped if results contradict them.
+            and modelled as far as they agree with results.
         arguments: The call's arguments by name, if constraints name them.
 
     Raises:
