@@ -159,12 +159,12 @@ class Form(Frozen):
     @property
     def has_tuples(self) -> bool:
         """Whether a parameter is a tuple, whose items follow it."""
-        return any("tuple[" in type_ for _, type_ in self.types)
+        return "tuple[" in " ".join([type_ for _, type_ in self.types])
 
     @property
     def has_descriptors(self) -> bool:
         """Whether a parameter, or an item of a tuple, is a tensor descriptor."""
-        return any("tensordesc<" in type_ for _, type_ in self.types)
+        return "tensordesc<" in " ".join([type_ for _, type_ in self.types])
 
     def to_json(self) -> dict[str, Json]:
         """As stored in a file."""
