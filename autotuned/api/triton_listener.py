@@ -49,7 +49,7 @@ def say_measured(function: str, config: Any) -> None:
 
 
 def timings(record: TuningRecord, live: Iterable[Any], kernel: str) -> dict[Any, list[float]]:
-    """A record in Triton's form: config (the equal `live` one, if any) -> median, 20th, 80th percentile in ms, or inf."""
+    """A record in Triton's form: config (an equal `live` one if any) -> median, 20th, 80th percentile in ms, or inf."""
     by_identity = {configs.identity(config, kernel, opaque.spell): config for config in live}
     return {by_identity.get(timing.identity) or _config(timing.config): _times(timing) for timing in record.timings}
 
