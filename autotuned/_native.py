@@ -6,17 +6,17 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-INTERFACE = 3  # as in `launch/c/module.c`; another number whenever what Python and C pass each other changes
+INTERFACE = 3  # as in `launch/c/module.c`; incremented when what Python and C pass each other changes
 extension: Any = None
 why_not = ""
 try:
     import autotuned._launch as extension
 except ImportError as error:  # built without a C compiler: everything works, launches are slower
     why_not = f"the C extension is missing ({error})"
-    if "the C launcher" in str(error):  # built, but it does not support this Python (`launch/c/cpython.h`)
+    if "the C launcher" in str(error):  # built, but without support for this Python (`launch/c/cpython.h`)
         logging.getLogger("autotuned").warning("Launches go through the Python twin: %s.", error)
 else:
-    if (found := getattr(extension, "INTERFACE", 0)) != INTERFACE:  # calls would miss, or worse
+    if (found := getattr(extension, "INTERFACE", 0)) != INTERFACE:  # calls could even compute wrong results
         extension = None
         why_not = f"the C extension was built from other sources (interface {INTERFACE} expected, {found} found)"
         message = "Launches go through the Python twin: %s. Build it again: pip install --no-deps -e FOLDER."
@@ -31,7 +31,7 @@ def watch(objects: Iterable[Any]) -> None:
 
 
 def index_like(tuner: type, heuristics: type) -> None:
-    """Make the C launcher's `[]` honour a replaced `__getitem__` of these classes, which Python would inherit."""
+    """Make the C launcher's `[]` honour a replaced `__getitem__` of these classes, as inheritance in Python would."""
     if extension is not None:
         extension.index_like(tuner, heuristics)
 
@@ -43,6 +43,6 @@ def read_grids(reader: Callable[[Any], Any]) -> None:
 
 
 def look_up_in(choices: type) -> None:
-    """Ask this subclass of dict in C, and its `_look_up` where a key is missing."""
+    """Let C look keys up in this subclass of dict, and call its `_look_up` for a missing key."""
     if extension is not None:
         extension.look_up_in(choices)
