@@ -420,7 +420,7 @@ class Client:
 
     def _say_failure(self, kind: str, error: BaseException) -> None:
         message = "the shared store %s cannot be %s (%s): using the local one, and trying again after %.0f s."
-        words = self.where, "asked" if kind == "read" else "written", self.place.scrubbed(error), self.place.retry_s
+        words = self.where, "read" if kind == "read" else "written", self.place.scrubbed(error), self.place.retry_s
         env.warn_once(words[1], message, *words, said=self._said)
 
 
