@@ -101,7 +101,7 @@ def bind(found: Found, case: Any) -> Call:
         case: `dict(args=(...), kwargs={...}, grid=...)`, each field optional; no grid for a plain callable.
 
     Raises:
-            CallError: `case` is not such a dict, lacks a grid, or its arguments do not fit.
+        CallError: `case` is not such a dict, lacks a grid, or its arguments do not fit.
     """
     _check_case(found, case)
     args, kwargs = tuple(case.get("args", ())), dict(case.get("kwargs", {}))

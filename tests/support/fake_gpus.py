@@ -1,4 +1,4 @@
-"""GPUs that are not there: NVIDIA's management library over a table in the environment, and what is tuned on them."""
+"""Pretended GPUs: NVIDIA's management library over a table in the environment, and kernels to tune on them."""
 
 import functools
 import os
@@ -22,7 +22,7 @@ SLICES = (
 
 
 def library(folder: Path) -> Path:
-    """Build the library into a folder; skips the test where there is no compiler."""
+    """Build the library into a folder; skips the test without a compiler."""
     path = folder / "libnvidia-ml.so.1"
     try:
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-o", path, SOURCE], check=True, timeout=60)
