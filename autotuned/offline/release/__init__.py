@@ -1,1 +1,1 @@
-"""Prepares config files for shipping: export, check, compress, prune, push and pull; `export.py` first."""
+"""Prepare config files for shipping: export, check, compress, prune, push and pull; `export.py` first."""
