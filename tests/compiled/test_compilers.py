@@ -151,7 +151,7 @@ def test_b63_what_ends_a_compilation_takes_its_config_along_and_nothing_else(wor
     assert "are no longer used" not in caplog.text
     for name in ("HOW=endless", "HOW=child"):
         [line] = [line for line in caplog.messages if name in line]
-        assert "TimedOut: not compiled within 8 s; it is excluded (it took " in line
+        assert "TimedOut: not compiled within 8 s; it is left out (it took " in line
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
     assert "sleep 986.5" not in listed
 
@@ -247,7 +247,7 @@ def test_b63_tune_goes_on_in_the_same_process_when_a_compilation_never_ends(tmp_
     assert errors["endless"] == "TimedOut: not compiled within 8 s"
     assert errors["abort"] == "Crashed: the compiler ended by SIGABRT"
     assert "HOW=endless" in done.stderr
-    assert "it is excluded (it took " in done.stderr
+    assert "it is left out (it took " in done.stderr
     measured_in = {line for line in done.stderr.splitlines() if line.startswith("case of")}
     assert len(measured_in) == 1, done.stderr
 

@@ -36,7 +36,7 @@ class Doing:
     stage: str = ""
     identity: str = ""
     since: float = 0.0
-    compiling: dict[str, float] = field(default_factory=dict)  # identity -> time of its begin
+    compiling: dict[str, float] = field(default_factory=dict)  # identity -> start time
 
     def note(self, progress: Progress, now: float) -> None:
         """Note a progress message of the worker."""
@@ -78,7 +78,7 @@ class Ending:
 def left_out(ending: Ending) -> Iterator[str]:
     """A line for each config to blame."""
     for identity, why in ending.blamed.items():
-        yield f"{label(json.loads(identity))}: {why}; it is excluded (it took {ending.seconds:.1f} s)"
+        yield f"{label(json.loads(identity))}: {why}; it is left out (it took {ending.seconds:.1f} s)"
 
 
 def raised(error: Mapping[str, Json], where: str = "") -> Exception:
