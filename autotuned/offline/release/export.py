@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotuned.configfiles import exchange
-from autotuned.errors import KernelNameError
+from autotuned.configfiles import exchange, file
 from autotuned.offline.results import BuildResult
 from autotuned.typed_json import Json
 
@@ -40,7 +39,7 @@ def export(
     Args:
         kernels: Names of kernels, or dotted suffixes of them; None for all.
         binaries: Also compile the kernels for all entries of the folder, for the architectures its files name. Needs no
-            GPU; if there are files already, the store may be empty.
+            GPU, and nothing in the store for kernels that have a file already.
         targets: Modules and files with cases, and recordings, whose calls to compile for. By default kernels are
             imported by name.
 
@@ -51,14 +50,15 @@ def export(
         ConfigFileError: An existing file cannot be added to.
     """
     folder = Path(out)
-    try:
-        files = exchange.export(folder, kernels)
-    except KernelNameError:
-        if not binaries or kernels or not any(folder.glob("*/*.json")):
-            raise
-        files = []
+    files = exchange.export(folder, kernels, _kernels_in(folder) if binaries else ())
     if not binaries:
         return ExportResult(files)
     from autotuned.offline.binaries import build  # needs torch and triton
 
     return ExportResult(files, build(folder, targets or ()))
+
+
+def _kernels_in(folder: Path) -> set[str]:
+    """The kernels that have a file in a folder; an unreadable one counts by its name."""
+    read = ((path, file.read(path.read_bytes(), str(path))[0]) for path in folder.glob("*/*.json"))
+    return {path.stem if config is None else config.kernel for path, config in read}
