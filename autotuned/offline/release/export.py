@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotuned.configfiles import exchange, file
+from autotuned.configfiles import exchange
 from autotuned.offline.results import BuildResult
 from autotuned.typed_json import Json
 
@@ -60,5 +60,5 @@ def export(
 
 def _kernels_in(folder: Path) -> set[str]:
     """The kernels that have a file in a folder; an unreadable one counts by its name."""
-    read = ((path, file.read(path.read_bytes(), str(path))[0]) for path in folder.glob("*/*.json"))
+    read = ((path, exchange.read(path)[0]) for path in folder.glob("*/*.json"))
     return {path.stem if config is None else config.kernel for path, config in read}
