@@ -1,7 +1,7 @@
-"""Programs of Python run in processes of their own that begin with torch and Triton imported, which takes seconds.
+"""Run Python programs in processes that start with torch and Triton imported, since importing takes seconds.
 
-For programs that are not about how a process starts. A process imports both once, without this package, and is forked
-for each program. What an interpreter reads as it starts is that process's: `LD_LIBRARY_PATH`, hash seed, `-W`.
+For programs that do not test start-up. A server process imports both once, without this package, and is forked for
+each program. Settings that an interpreter reads at start are the server's: `LD_LIBRARY_PATH`, hash seed, `-W`.
 """
 
 import atexit
@@ -83,7 +83,7 @@ class Server:
     """The process that is forked.
 
     Args:
-        environment: Its own environment variables: those of `_SAME` are also those of all programs.
+        environment: Its environment variables; those in `_SAME` apply to all programs.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -91,12 +91,12 @@ class Server:
         self._asking, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
-            env = {**environment, "PYTHONPATH": _PYTHONPATH}  # whose folders all programs search, not those of a test
+            env = {**environment, "PYTHONPATH": _PYTHONPATH}  # searched by all programs, so without a test's folders
             self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         atexit.register(self.end)
 
     def end(self) -> None:
-        """Once no program runs any more."""
+        """End the server, once no program runs."""
         self._asking.close()
         self._process.wait()
 
@@ -104,7 +104,7 @@ class Server:
         self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
         timeout: float = 120, check: bool = False,
     ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
-        """As `subprocess.run` with output captured as text.
+        """Like `subprocess.run` with output captured as text.
 
         Args:
             command: This Python with "-c" and a program or with a file, and arguments.
@@ -124,7 +124,7 @@ class Server:
     def start(
         self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None
     ) -> "Program":
-        """As `subprocess.Popen` with pipes for text; what it writes to standard error is the tests' own."""
+        """Like `subprocess.Popen` with pipes for text; stderr is the tests' own."""
         (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
         try:
             pid = self._start(command, env, cwd, [theirs_in, theirs_out, 2])
@@ -145,7 +145,7 @@ class Server:
         return self.ask(asked, ends)
 
     def ask(self, asked: Mapping[str, object], ends: Sequence[int] = ()) -> int:
-        """What the process answers; it gets these open files."""
+        """Send the server a request, with open files; returns its answer."""
         text = json.dumps(asked).encode()
         socket.send_fds(self._asking, [len(text).to_bytes(4, "little")], ends)
         self._asking.sendall(text)
@@ -154,7 +154,7 @@ class Server:
         return int.from_bytes(answer, "little", signed=True)
 
     def _ended(self, pid: int, timeout: float) -> int | None:
-        """The exit status of a program; None if it was killed for its time."""
+        """The exit status of a program; None if it was killed after a timeout."""
         late = threading.Event()
 
         def kill() -> None:
@@ -169,7 +169,7 @@ class Server:
 
 
 class Program:
-    """One that runs, as `subprocess.Popen` has it."""
+    """A running program, with the interface of `subprocess.Popen`."""
 
     def __init__(self, server: Server, pid: int, stdin: int, stdout: int) -> None:
         self._server, self.pid = server, pid
@@ -177,16 +177,16 @@ class Program:
         self.stdin, self.stdout = os.fdopen(stdin, "w"), os.fdopen(stdout)
 
     def send_signal(self, number: int) -> None:
-        """Unless it has ended and that was noticed."""
+        """Send a signal, unless the program has ended and was waited for."""
         if self.returncode is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """By SIGKILL."""
+        """Kill it with SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def wait(self) -> int:
-        """Its exit status, once it has ended."""
+        """Wait for its end; returns its exit status."""
         if self.returncode is None:
             self.returncode = self._server.ask({"wait": self.pid})
         return self.returncode
@@ -199,7 +199,7 @@ def run(
     command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
     timeout: float = 120, check: bool = False,
 ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
-    """`Server.run` of a server of this process: one for each set of what an interpreter reads as it starts."""
+    """`Server.run` of this process's server for these start-up settings."""
     return _server(env).run(command, env, cwd, timeout, check)
 
 
