@@ -8,9 +8,10 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     from functools import cached_property
@@ -41,6 +42,9 @@ else:
                 return self
             value = instance.__dict__[self.name] = self.func(instance)
             return value
+
+
+_Lock = TypeVar("_Lock")
 
 
 @dataclass_transform(frozen_default=True)
@@ -169,6 +173,22 @@ def after_fork(in_child: Callable[[], object]) -> None:
     """Register what to do in a forked child, where processes fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=in_child)
+
+
+def renewed(lock: _Lock) -> _Lock:
+    """The lock, which a forked child finds free if a thread of its parent holds it; for all that outlive a call."""
+    _renewed.add(lock)
+    return lock
+
+
+def _renew() -> None:
+    for lock in list(_renewed):
+        if not getattr(lock, "_is_owned", bool)():  # a reentrant one of the thread that forked stays held
+            lock._at_fork_reinit()
+
+
+_renewed: weakref.WeakSet[Any] = weakref.WeakSet()
+after_fork(_renew)
 
 
 def _wait_for_imports() -> None:

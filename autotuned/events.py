@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from autotuned._startup import Frozen, after_fork
+from autotuned._startup import Frozen, renewed
 
 KINDS = ("search", "compile", "load", "miss", "refuse", "swap")
 log = logging.getLogger("autotuned")
@@ -69,20 +69,12 @@ class Handle:
         self.close()
 
 
-_lock = threading.Lock()
+_lock = renewed(threading.Lock())
 _handles: tuple[Handle, ...] = ()
 _counts: dict[tuple[str, str], list[float]] = {}  # by kernel and kind: events, seconds
 _starters: list[Callable[[], None]] = []
 _telling = threading.local()
 is_begun = False  # whether events were ever requested
-
-
-def _forked() -> None:  # another thread may have held the lock
-    global _lock
-    _lock = threading.Lock()
-
-
-after_fork(_forked)
 
 
 def on_event(callback: Callable[[Event], Any]) -> Handle:

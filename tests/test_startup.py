@@ -7,10 +7,12 @@ import gc
 import importlib
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
 from functools import cached_property
+from pathlib import Path
 
 import pytest
 
@@ -176,6 +178,61 @@ def test_a_child_that_is_forked_while_a_thread_imports_a_part_can_import_it_too(
         [sys.executable, "-W", "ignore", "-c", FORKED, slow], capture_output=True, text=True, timeout=90
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+HELD = """
+import importlib, os, signal, sys, threading
+from autotuned import _startup
+
+locks = [vars(importlib.import_module(module))[name] for module, name in (one.split(":") for one in sys.argv[1:])]
+mine = _startup.renewed(threading.RLock())  # the forking thread's own
+held, end = threading.Event(), threading.Event()
+
+
+def hold():
+    for lock in locks:
+        lock.acquire()
+    held.set()
+    end.wait(60)
+
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait(60)
+mine.acquire()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    for lock in locks:
+        lock.acquire()
+    mine.release()
+    os._exit(0)
+print(os.waitpid(child, 0)[1], all(lock.locked() for lock in locks))
+end.set()
+thread.join()
+"""
+
+
+def process_wide_locks() -> list[str]:
+    """`module:name` of each lock that a module holds, by reading all of them."""
+    root = Path(autotuned.__file__).parent
+    made = re.compile(r"^(\w+)(?:: .+)? = .*threading\.R?Lock\(\)", re.MULTILINE)
+    return sorted(
+        f"{'.'.join(('autotuned', *path.relative_to(root).with_suffix('').parts))}:{name}"
+        for path in root.rglob("*.py")
+        for name in made.findall(path.read_text())
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_finds_every_lock_free_that_another_thread_of_its_parent_holds() -> None:
+    pytest.importorskip("triton")
+    found = process_wide_locks()
+    assert "autotuned.events:_lock" in found and len(found) > 5
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", HELD, *found], capture_output=True, text=True, timeout=90
+    )
+    assert (done.stdout, done.stderr) == ("0 True\n", "")
 
 
 def test_a_fork_waits_for_no_thread_that_imports_nothing_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotuned import disk, env
-from autotuned._startup import Frozen
+from autotuned._startup import Frozen, renewed
 from autotuned.binaries import file as binaryfile
 from autotuned.binaries.file import BinaryFile
 from autotuned.binaries.variant import Code, Form, Variant
@@ -63,7 +63,7 @@ class Shelves:
         self._kernel, self.device = kernel, device
         self._found: list[Shelf] = []
         self._folders = iter(lookup.folders())
-        self._finding = threading.RLock()
+        self._finding = renewed(threading.RLock())
         self.state = lookup.state()
 
     def __iter__(self) -> Iterator[Shelf]:

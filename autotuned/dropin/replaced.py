@@ -13,6 +13,7 @@ from typing import Any
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
 from autotuned import env
+from autotuned._startup import renewed
 from autotuned.api.decorator import measured_by
 from autotuned.api.tuned import Decoration, Tuned
 from autotuned.dropin import seeded, stock_tuner
@@ -108,7 +109,7 @@ class Replaced(Tuned):
         self.cache_results: bool = kernel.caches_results(cache_results)
         self.restore_copies: dict[str, Any] = {}  # Triton 3.6 to 3.8 sets it only in its own hook
         self.cache = seeded.Memory({}, self._forget_bound)
-        self._searching = threading.RLock()  # Triton's `run` keeps the call in `self.nargs`
+        self._searching = renewed(threading.RLock())  # Triton's `run` keeps the call in `self.nargs`
         self._vain, self.is_left = 0, False  # `is_left`: left to Triton, which launches it cheaper
         if given.hooks.before is None:
             self.pre_hook = self._set_aside

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native, env, events
-from autotuned._startup import after_fork, later
+from autotuned._startup import later, renewed
 from autotuned.api.choices import Choices
 from autotuned.dropin.empties import LeftOut
 from autotuned.dropin.stock_tuner import Seed, attribute, compiling, keeping, seed_of, timing_of
@@ -251,6 +253,8 @@ class Memory(Choices):
         call, asked = _asking.call, _asking.asked
         if call is None or call[0].cache is not self or (asked is not None and asked.call is call):
             return False
+        if _is_a_hook(sys._getframe(1)):
+            return False
         _asking.asked = Asked(call)
         return _asking.asked.look_up(self, key)
 
@@ -277,15 +281,7 @@ class Memory(Choices):
 
 
 _native.look_up_in(Memory)
-_adopting = threading.Lock()
-
-
-def _forked() -> None:  # another thread may have held the lock
-    global _adopting
-    _adopting = threading.Lock()
-
-
-after_fork(_forked)
+_adopting = renewed(threading.Lock())
 
 
 def adopt(tuner: Any) -> Memory:
@@ -324,6 +320,19 @@ def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs:
     if _asking.asked is not None and (asked := _ended(call)):
         asked.finish(memory, result)
     return result
+
+
+def _is_a_hook(frame: FrameType | None) -> bool:
+    """Whether a function that Triton's `run` called asks, maybe for the key of another call."""
+    if frame is not None and frame.f_code is Memory.__contains__.__code__:
+        frame = frame.f_back
+    if frame is None or kernel.is_tritons_code(frame.f_code):
+        return False
+    while frame is not None and frame.f_code is not run.__code__:
+        if kernel.is_tritons_code(frame.f_code):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _ended(call: _Call) -> Asked | None:

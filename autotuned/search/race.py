@@ -18,19 +18,20 @@ FAR_OFF = 1.5  # after the first samples, drop configs this many times slower th
 GUARD_BAND = 0.04  # relative; configs this close to the leader stay until GUARD_SAMPLES
 # With six finalists, 2 of 100 replayed races dropped a split-K matmul's best config; with eight, none.
 FINAL_BAND, FINALISTS = 0.03, 8
-# Relative; the untuned config wins if it is within `TIE_BAND` of the fastest, an earlier config of the list if it is
-# within `NEAR`. With 0.003, chance decided between configs of a split-K matmul that are 0.5% apart (H200).
-TIE_BAND, NEAR, TIE_ERRORS, TIE = 0.0025, 0.0015, 2.5, math.log1p(0.0025)
+# Relative; the untuned config, or one earlier in the list, wins if it is this close to the fastest. With 0.003, chance
+# decided between configs of a split-K matmul that are 0.5% apart (H200).
+TIE_BAND, TIE_ERRORS, TIE = 0.0015, 2.5, math.log1p(0.0015)
 # A larger lead that ties only for lack of certainty is left to the last comparison: under 30% load a config that is 5%
 # faster tied with the untuned one in 6 of 80 races (rmsnorm, H200).
 CONTESTED = 0.01
 # Allow more errors if a time is not known to 0.3%, or a difference to 0.5%: chance decided one in ten ties.
 NOISY_TIE_ERRORS, TELLS, UNKNOWN = 3.5, 0.003, 0.005
 # Sample all configs that tie further, within this many launches of each and seconds of all, until the difference of two
-# is known to `PARTED`; not at all if that would leave its error above `TOLD`. Below `TOLD`, an earlier config of the
-# list wins only if it is behind by at most `NEAR`, not by 2.5 errors. For a split-K matmul with six configs within 0.5%
-# (H200, replayed), ten orders of the list had 4.7 winners 0.46% apart before, with 240 launches.
-MOST_PARTED, PART_BUDGET_S, PARTED, TOLD = 1200, 0.24, 0.00075, 0.002
+# is known to `PARTED` or all are certainly within `ALIKE`; not at all if that would leave its error above `TOLD`. Below
+# `TOLD`, an earlier config of the list wins only if it is behind by at most `TIE_BAND`, not by 2.5 errors. For a
+# split-K matmul with six configs within 0.5% (H200, replayed), ten orders of the list had 4.7 winners 0.46% apart
+# before, with 240 launches.
+MOST_PARTED, PART_BUDGET_S, PARTED, ALIKE, TOLD = 1200, 0.24, 0.00075, 0.0025, 0.002
 FAR_AHEAD = 0.1  # relative; a larger lead holds at any tensor addresses, and under load
 NOISY = 0.05  # relative; a choice is noisy if the middle 60% of the winner's samples spread over more
 # Samples of short kernels spread more and cost less: those of a 28 us rmsnorm spread by 2%, and 40 samples resolved
@@ -144,7 +145,7 @@ def _part(rounds: Rounds, finalists: Sequence[Trial], untuned: int | None, parti
     """Sample the configs that tie until their differences are well known."""
     while finalists and len(tied := (standing := _Standing(finalists)).tied(untuned)) > 1:
         doubt = standing.doubt
-        done = doubt < PARTED or max(map(standing.behind, tied)) + 2 * doubt < TIE_BAND
+        done = doubt < PARTED or max(map(standing.behind, tied)) + 2 * doubt < ALIKE
         if done or not _may_part(tied, doubt, parting) or not rounds.run(open_trials(tied), _part_round(tied)):
             break
 
@@ -158,10 +159,6 @@ def _may_part(tied: Sequence[Trial], doubt: float, parting: float) -> bool:
     launches = max(len(one.samples_us) * one.launches for one in tied)
     used = max(launches / MOST_PARTED, sum(sum(one.samples_us) for one in tied) / PART_BUDGET_S / 1e6)
     return used < parting and doubt * math.sqrt(used / parting) < TOLD
-
-
-def _band(trial: Trial, untuned: int | None) -> float:
-    return TIE_BAND if trial.index == untuned else NEAR
 
 
 def _is_cheap(trial: Trial) -> bool:
@@ -242,9 +239,9 @@ def winner(
 ) -> tuple[Trial, Quality]:
     """The trial to use, and the quality of the choice.
 
-    Trials within `NEAR` (the untuned one: `TIE_BAND`) or `TIE_ERRORS` standard errors of the fastest tie, up to
-    `GUARD_BAND`. The untuned config wins a tie, else the earliest in the list, so that near ties do not flip between
-    runs. Eliminated trials win only if no others remain.
+    Trials within `TIE_BAND` or `TIE_ERRORS` standard errors of the fastest tie, up to `GUARD_BAND`. The untuned config
+    wins a tie, else the earliest in the list, so that near ties do not flip between runs. Eliminated trials win only if
+    no others remain.
 
     Args:
         trials: At least one, each with samples.
@@ -297,7 +294,7 @@ class _Standing:
         """Trials that tie with the fastest, in order of preference."""
         is_coarse = self.doubt > math.sqrt(2) * TELLS and not self._is_loaded
         doubt = min(self.doubt * (NOISY_TIE_ERRORS if is_coarse else TIE_ERRORS), GUARD_BAND)
-        tied = [one for one in self._trials if self.behind(one) <= max(_band(one, untuned), doubt)]
+        tied = [one for one in self._trials if self.behind(one) <= max(TIE_BAND, doubt)]
         return sorted(tied, key=lambda trial: (trial.index != untuned, trial.index))
 
     def preferred(self, untuned: int | None) -> Trial:
@@ -305,4 +302,4 @@ class _Standing:
         tied = self.tied(untuned)
         if tied[0].index == untuned or self.doubt > TOLD:
             return tied[0]
-        return next(one for one in tied if self.behind(one) <= NEAR)
+        return next(one for one in tied if self.behind(one) <= TIE_BAND)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, overload
 
 from autotuned import disk, env, events
-from autotuned._startup import after_fork
+from autotuned._startup import after_fork, renewed
 from autotuned.binaries import libcuda
 from autotuned.errors import SealedError, refused
 from autotuned.key.key import Key
@@ -120,14 +120,12 @@ class Refresher:
 
 
 _running: list[Refresher] = []
-_lock = threading.Lock()  # one look at a time
+_lock = renewed(threading.Lock())  # one look at a time
 #: By tuner and digest: the stamp of the record that was looked at, and whether a seal refused it.
 _seen: weakref.WeakKeyDictionary[Tuner, dict[str, tuple[Any, bool]]] = weakref.WeakKeyDictionary()
 
 
 def _after_fork_in_child() -> None:
-    global _lock
-    _lock = threading.Lock()
     for one in list(_running):
         one.begin_process()
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from autotuned import disk
-from autotuned._startup import after_fork
+from autotuned._startup import renewed
 
 log = logging.getLogger("autotuned")
 _thread = threading.local()  # .folder is set while this thread runs trials
-_guard = threading.Lock()
+_guard = renewed(threading.Lock())
 _searches = 0
 
 
@@ -178,11 +178,3 @@ def promote(compiled: Any, folder: Path) -> None:
 def _holds(home: Any, name: str) -> bool:
     group = name.removeprefix("__grp__")
     return bool(home.has_file(name) if group == name else home.get_group(group))
-
-
-def _after_fork_in_child() -> None:
-    global _guard
-    _guard = threading.Lock()
-
-
-after_fork(_after_fork_in_child)

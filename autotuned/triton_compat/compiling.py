@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from autotuned._startup import renewed
+
 
 class _Watchers(NamedTuple):
     before: Callable[[Any], None]
@@ -24,7 +26,7 @@ class _Compiling(threading.local):
 
 _watchers: list[_Watchers] = []  # one at most
 _compiling = _Compiling()
-_begun = threading.Lock()
+_begun = renewed(threading.Lock())
 
 
 def begin(before: Callable[[Any], None], after: Callable[[Any, float], None]) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from autotuned._startup import after_fork
+from autotuned._startup import renewed
 
 # Names in a text are what stands between other characters. Without `re`: compiling a pattern takes 0.2 ms.
 _DIGITS = "0123456789"
@@ -83,15 +83,7 @@ def _are_hashes_of_now(functions: list[Any]) -> bool:
                 one.hash = before
 
 
-_hashing = threading.Lock()
-
-
-def _forked() -> None:  # another thread may have held the lock
-    global _hashing
-    _hashing = threading.Lock()
-
-
-after_fork(_forked)
+_hashing = renewed(threading.Lock())
 
 
 def _reached(jit: Any, all_values: bool = False) -> list[Any] | None:

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from autotuned import env
@@ -262,7 +263,12 @@ def own_run() -> Any:
 def is_tritons(function: Any) -> bool:
     """Whether a function is Triton's own, not a replacement."""
     code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename.startswith(folder())
+    return code is not None and is_tritons_code(code)
+
+
+def is_tritons_code(code: CodeType) -> bool:
+    """Whether code is from a file of Triton."""
+    return code.co_filename.startswith(folder())
 
 
 def of_constexpr_function(function: Any) -> Any:

@@ -71,7 +71,7 @@ class Worker:
         )  # fmt: skip
         self.measured: list[int] = []
         self.said: list[list[str]] = []
-        self.stderr = ""
+        self.stderr, self.is_finished = "", False
         while (words := self.next()) != ["ready"]:
             assert words, self.finish()
 
@@ -104,9 +104,17 @@ class Worker:
     def finish(self) -> str:
         while self.next():
             pass
-        if not self.stderr:
-            self.stderr = self.process.communicate(timeout=30)[1] or " "
+        if not self.is_finished:
+            self.stderr, self.is_finished = self.stderr + self.process.communicate(timeout=30)[1], True
         return self.stderr
+
+    def waits(self) -> None:
+        """Read until it says that it waits for another process."""
+        assert self.process.stderr is not None
+        while "waiting for" not in self.stderr:
+            line = self.process.stderr.readline()
+            assert line, self.finish()
+            self.stderr += line
 
 
 @contextlib.contextmanager
@@ -152,8 +160,8 @@ def test_b37_of_many_processes_on_a_cold_key_one_searches_and_all_get_the_winner
 def test_b50_b42_a_killed_search_is_taken_over_at_once_and_loses_the_trial_in_flight() -> None:
     with workers(2, bench_s=0.02) as (first, second):
         first.go().wait_for(10)
-        second.go()
-        first.wait_for(25)  # three times as long as a waiter is silent
+        first.process.send_signal(signal.SIGSTOP)
+        second.go().waits()
         first.process.send_signal(signal.SIGKILL)
         first.finish()
         done = saved(first)
@@ -209,7 +217,7 @@ def test_a_call_in_a_thread_of_a_warm_process_is_not_disturbed_by_a_lock_that_is
         with locks.locked(path.parent / "locks" / f"{path.stem}.lock"):
             config, searches = worker.go().chosen()
         assert (config, searches) == (7, 1)
-        assert worker.stderr == " "  # nothing was waited for
+        assert worker.stderr == ""  # nothing was waited for
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def searched(run: Any, n: int) -> None:
     [
         pytest.param([3000, 2000], 500, 500, id="a default beside the list that is the fastest"),
         pytest.param([3000, 2000], 2500, 2000, id="one that is slower than the best"),
-        pytest.param([3000, 2000], 2004, 2004, id="one that is a tie"),
+        pytest.param([3000, 2000], 2002, 2002, id="one that is a tie"),
         pytest.param([3000, 2000], 2000, 2000, id="one of the list"),
         pytest.param([900, 1000, 1002], 1002, 900, id="one of the list, slower"),
         pytest.param([1000, 1001, 999], None, 1000, id="without one the first, in a tie"),
@@ -242,7 +242,7 @@ def tuned_again(run: Any, n: int = 4) -> Any:
     return run.tuner.tune(run.tuner.call((np.zeros(4), n), {}, None), again=True)[1]
 
 
-@pytest.mark.parametrize("default_us", [500, 2004, 2500, 3000], ids="{}".format)
+@pytest.mark.parametrize("default_us", [500, 2002, 2500, 3000], ids="{}".format)
 def test_a_default_that_came_after_the_choice_is_raced_by_tune(took: Callable[[float], None], default_us: int) -> None:
     times_us = [3000, 2000, 2500]
     tuned(took, times_us)(np.zeros(4), 4)
@@ -252,7 +252,7 @@ def test_a_default_that_came_after_the_choice_is_raced_by_tune(took: Callable[[f
     beaten = "default= was given, or changed, after this was chosen" in str(run.explain(np.zeros(4), 4))
     assert beaten == (default_us != 3000)  # which was the first of the list, and so what ran untuned
     chosen = tuned_again(run)
-    assert chosen.config.kwargs["us"] == (2000 if default_us > 2004 else default_us)
+    assert chosen.config.kwargs["us"] == (2000 if default_us > 2002 else default_us)
     [(_, record)] = listing.all_records()
     assert record.provenance["default"]["kwargs"] == {"us": default_us}
     assert {timing.config["kwargs"]["us"] for timing in record.timings} == {*times_us, default_us}

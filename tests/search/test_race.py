@@ -177,10 +177,11 @@ def test_long_kernels_are_not_sampled_twice_as_often_to_part_them() -> None:
     assert most_samples(2003.0, 2000.0, noise_us=30.0) < race_module.FINAL_SAMPLES + race_module.LAST_ROUND
 
 
-def test_in_a_tie_the_untuned_config_may_be_twice_as_far_off() -> None:
-    slow, fast = trial(0, *[100.25] * 400), trial(1, *[100.0] * 400)
-    assert winner([slow, fast], 0.5) == (fast, "ok")
-    assert winner([slow, fast], 0.5, untuned=0) == (slow, "tied")
+@pytest.mark.parametrize("untuned", [None, 0])
+@pytest.mark.parametrize(("us", "quality"), [(100.14, "tied"), (100.16, "ok")])
+def test_a_tie_is_as_wide_for_the_untuned_config_as_for_an_earlier_one(us, quality, untuned) -> None:
+    first, fastest = trial(0, *[us] * 400), trial(1, *[100.0] * 400)
+    assert winner([first, fastest], 0.5, untuned=untuned) == (first if quality == "tied" else fastest, quality)
 
 
 def test_a_center_is_a_mean_that_far_samples_hardly_move() -> None:

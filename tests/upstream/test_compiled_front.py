@@ -64,7 +64,7 @@ class Session:
             "option": lambda: self.launch(tuner, n, debug=True),
             "again": lambda: [self.launch(tuner, n) for _ in range(3)],
             "within": lambda: self.inside(draw, tuner, n),
-            "asks": lambda: self.asks(tuner, n),
+            "asks": lambda: self.asks(tuner, n, draw.choice(SIZES)),
             "rewrites": lambda: self.rewrites(draw, tuner, n),
             "fails": lambda: self.fails(tuner, n),
             "unknown": lambda: self.launch(tuner, n, nothing=1),
@@ -91,8 +91,8 @@ class Session:
         self.hooked = lambda: self.launch(inner, size)
         self.launch(tuner, n)
 
-    def asks(self, tuner, n):
-        self.hooked = lambda: self.seen.append((n, "torch.float32") in tuner.cache)
+    def asks(self, tuner, n, asked):
+        self.hooked = lambda: self.seen.append((asked, "torch.float32") in tuner.cache)
         self.launch(tuner, n)
 
     def rewrites(self, draw, tuner, n):

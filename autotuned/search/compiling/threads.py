@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from autotuned._startup import renewed
+
 # Compiling threads compete for the interpreter's lock; the measuring thread must not wait 5 ms (Python's default) each
 # time it returns from torch.
 SWITCH_S = 0.0005
@@ -25,7 +27,7 @@ def parsed_again(compile_: Callable[[], Any]) -> Any:
     return compile_()
 
 
-_brisk_lock = threading.Lock()
+_brisk_lock = renewed(threading.Lock())
 _brisk_users: list[float] = []  # the former interval, once per user
 
 
