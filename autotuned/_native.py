@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-INTERFACE = 3  # as in `launch/c/module.c`; another number whenever what Python and C pass each other changes
+INTERFACE = 3  # as in `launch/c/module.c`; changes with what Python and C pass each other
 extension: Any = None
 why_not = ""
 try:
@@ -43,6 +43,6 @@ def read_grids(reader: Callable[[Any], Any]) -> None:
 
 
 def look_up_in(choices: type) -> None:
-    """Ask this subclass of dict in C, and its `_look_up` where a key is missing."""
+    """Look up keys of this subclass of dict in C; it calls `_look_up` for a missing key."""
     if extension is not None:
         extension.look_up_in(choices)

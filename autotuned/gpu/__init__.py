@@ -1,1 +1,1 @@
-"""GPUs: their identity in keys, which there are, which may be used, their clocks; `device.py` first."""
+"""GPUs: their identity in keys, inventory, visibility and clocks; `device.py` first."""

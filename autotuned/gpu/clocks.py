@@ -1,4 +1,4 @@
-"""Whether the driver reports that a GPU runs below its clocks."""
+"""Asks the driver whether a GPU's clocks are throttled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections.abc import Callable
 from autotuned.gpu.nvml import Nvml, NvmlError
 
 log = logging.getLogger("autotuned")
-# Throttling that no kernel of a search causes: heat and hardware slowdowns. Not the power cap, which always limits a
-# busy GPU.
+# Heat and hardware slowdowns; not the power cap, which limits any busy GPU.
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x08, 0x20, 0x40, 0x80
 SLOWED = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | HW_POWER_BRAKE
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")  # new and old name
@@ -49,7 +48,7 @@ class Clocks:
 
 
 def _reasons_of(nvml: Nvml, uuid: str) -> Callable[[], int]:
-    """A function returning the reasons for low clocks as bits, 0 without an answer; NvmlError if unsupported."""
+    """A function returning the reasons for low clocks as bits, 0 if the call fails; NvmlError if unsupported."""
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     handle = nvml.handle("nvmlDeviceGetHandleByUUID", name.encode())
     get = nvml.function(*_REASONS)

@@ -1,4 +1,4 @@
-"""The device a choice was made on: its identity in keys, and its folder among config files."""
+"""A device's identity in keys, and its folder of config files."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def cuda(index: int | None = None) -> Device:
 
 
 def wait_for(where: Device) -> None:
-    """Wait for this thread's launches; an error among them is left to the next user of the device."""
+    """Wait for this thread's current stream; errors are left to the device's next user."""
     if where.kind == "cuda":
         with contextlib.suppress(Exception):
             import torch

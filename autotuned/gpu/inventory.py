@@ -28,7 +28,7 @@ class Gpu(Frozen):
         chosen = self.uuid or str(self.index)
         if self.vendor == "nvidia":
             return {"CUDA_VISIBLE_DEVICES": chosen}
-        # ROCR filters first, so the chosen GPU has index 0 in HIP.
+        # ROCR filters before HIP, in which the chosen GPU has index 0.
         return {"ROCR_VISIBLE_DEVICES": chosen, "HIP_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": None}
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ def _from_proc(root: Path) -> list[Gpu]:
 
 
 def _from_kfd(root: Path) -> list[Gpu]:
-    """List AMD GPUs from the kernel's nodes (CPUs and GPUs); unreadable nodes are not for this process."""
+    """List AMD GPUs from the kernel's nodes, which include CPUs; this process may not use unreadable nodes."""
     found: list[Gpu] = []
     nodes = [node for node in _listed(root / "sys/class/kfd/kfd/topology/nodes") if node.name.isdecimal()]
     for node in sorted(nodes, key=lambda node: int(node.name)):

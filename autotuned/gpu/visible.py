@@ -1,4 +1,4 @@
-"""Which GPUs a process may use and a user names: `CUDA_VISIBLE_DEVICES` and its like, and `devices`, in all forms."""
+"""Selects GPUs by `devices` and by `CUDA_VISIBLE_DEVICES` and similar variables."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def _left(table: list[Gpu], counted: list[Gpu], text: str | None) -> list[Gpu]:
 def _counted(table: list[Gpu], order: str) -> list[Gpu]:
     """The GPU, or its first slice, for each index.
 
-    CUDA counts the fastest GPU first. With several models only a process that is given the index learns which GPU that
-    is, so these have neither UUID nor name.
+    CUDA numbers the fastest GPU first. With several models, only the process that uses an index learns which GPU it is,
+    so these have neither UUID nor name.
     """
     whole = {_whole(gpu): gpu for gpu in reversed(table)}
     if order == "PCI_BUS_ID" or len({gpu.name for gpu in table if not gpu.parent}) < 2:

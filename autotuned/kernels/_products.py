@@ -1,4 +1,4 @@
-"""What the matrix products share: checks, arguments and cases."""
+"""Checks, arguments and cases of the matrix products."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from autotuned.kernels._inputs import require
 
 
 def require_product(a_name: str, b_name: str, a: torch.Tensor, b: torch.Tensor) -> None:
-    """Refuse matrices that the half-precision products cannot multiply; names as for `require`."""
+    """Refuse matrices that these kernels cannot multiply; names as for `require`."""
     # Triton's interpreter multiplies the bits of bfloat16 as if they were integers (3.6 to 3.9).
     half = a.dtype == torch.float16 or (a.dtype == torch.bfloat16 and a.device.type != "cpu")
     require(half, a_name, "float16, or bfloat16 on a GPU", a.dtype, "Convert it, or use torch.matmul.")
@@ -20,13 +20,13 @@ def require_product(a_name: str, b_name: str, a: torch.Tensor, b: torch.Tensor) 
 
 
 def product_arguments(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[Any, ...]:
-    """Arguments of a matrix product's kernel: matrices, sizes, strides, and K."""
+    """Arguments of a kernel: matrices, M and N, strides, K."""
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     return a, b, c, m, n, *a.stride(), *b.stride(), *c.stride(), k
 
 
 def random_product(device: torch.device | str, m: int, n: int, k: int, dtype: torch.dtype, out: torch.dtype) -> Any:
-    """The arguments for random matrices, and a zeroed result of dtype `out`."""
+    """Arguments with random matrices and a zeroed result of dtype `out`."""
     generator = torch.Generator(device).manual_seed(0)
     a = torch.randn((m, k), generator=generator, device=device).to(dtype)
     b = torch.randn((k, n), generator=generator, device=device).to(dtype)

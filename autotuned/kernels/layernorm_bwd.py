@@ -1,4 +1,4 @@
-"""Gradients of layer normalization: rows add their share of dw and db to partial sums that spin locks guard."""
+"""Gradients of layer normalization: rows add their share of dw and db to partial sums under spin locks."""
 # mypy: allow-untyped-decorators
 
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ import triton.language as tl
 from autotuned import Config, autotune
 from autotuned.kernels._inputs import require
 
-# One word guards one block of columns of one group, and says whether there is a sum to add to: EMPTY is what
-# reset_to_zero leaves, HELD while a program is adding, READY after the first one.
+# State of the lock of a block of columns in a group: EMPTY after reset_to_zero, HELD while a program adds, READY once
+# there is a sum to add to.
 _EMPTY = tl.constexpr(0)
 _HELD = tl.constexpr(1)
 _READY = tl.constexpr(2)
@@ -28,7 +28,7 @@ _CONFIGS = [
     Config({"BLOCK": 4096, "GROUPS": 128}, num_warps=8),
     Config({"BLOCK": 8192, "GROUPS": 128}, num_warps=16),
 ]
-# The host function makes its buffers before a config is chosen, so large enough for any.
+# The host function allocates its buffers before a config is chosen, so they must be large enough for any.
 _MAX_GROUPS: int = max(config.kwargs["GROUPS"] for config in _CONFIGS)
 _MIN_BLOCK: int = min(config.kwargs["BLOCK"] for config in _CONFIGS)
 
@@ -57,7 +57,7 @@ def layernorm_bwd_kernel(  # type: ignore[no-untyped-def]
 
     N_COLS is a constant for the reasons given in `rmsnorm`.
     """
-    # 64 bits: a row index times a row stride passes 2**31 elements in tensors that fit one GPU.
+    # 64 bits, since a row index times a row stride may exceed 2**31.
     row = tl.program_id(0).to(tl.int64)
     group = row % GROUPS
     x_row = x_ptr + row * x_row_stride
@@ -85,8 +85,8 @@ def layernorm_bwd_kernel(  # type: ignore[no-untyped-def]
         lock = lock_ptr + group * lock_row_stride + start // BLOCK
         dw_partial = dw_partial_ptr + group * N_COLS + cols
         db_partial = db_partial_ptr + group * N_COLS + cols
-        # Swapping HELD in takes the lock and tells what it guarded; swapping it in again while another program holds
-        # it changes nothing. A lock a block, not a row, so that the rows of a group follow each other through it.
+        # Exchanging HELD takes the lock and returns its state; while another program holds it, that changes nothing.
+        # One lock per block, so that rows of a group can add to different blocks at the same time.
         state = tl.atomic_xchg(lock, _HELD)
         while state == _HELD:
             state = tl.atomic_xchg(lock, _HELD)
@@ -96,14 +96,14 @@ def layernorm_bwd_kernel(  # type: ignore[no-untyped-def]
             db += tl.load(db_partial, mask=inside, other=0.0)
         tl.store(dw_partial, dw, mask=inside)
         tl.store(db_partial, db, mask=inside)
-        # One thread gives the lock back: without the barrier it may do so before the stores of the others.
+        # One thread releases the lock: without the barrier, it might do so before other threads have stored.
         tl.debug_barrier()
         tl.atomic_xchg(lock, _READY)
 
 
 @triton.jit
 def _row_block(dy_row, x_row, weight_ptr, mean, rstd, cols, inside):  # type: ignore[no-untyped-def]
-    # Columns outside have dy = 0 and weight = 0, so they add nothing to any sum whatever `normed` is there.
+    # Masked columns have dy = weight = 0, so they add nothing to any sum, whatever `normed` is.
     dy = tl.load(dy_row + cols, mask=inside, other=0.0).to(tl.float32)
     x = tl.load(x_row + cols, mask=inside, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
@@ -140,7 +140,7 @@ def layernorm_bwd_reduce_kernel(  # type: ignore[no-untyped-def]
     db = tl.zeros((BLOCK_GROUPS, BLOCK_COLS), tl.float32)
     for start in range(0, N_GROUPS, BLOCK_GROUPS):
         groups = start + tl.arange(0, BLOCK_GROUPS)
-        # How many groups were used is the first kernel's choice. Its first lock tells: a row visits every block.
+        # The first kernel's config decides which groups are used. Their first lock says so: a row visits every block.
         state = tl.load(lock_ptr + groups * lock_row_stride, mask=groups < N_GROUPS, other=_EMPTY)
         written = (state == _READY)[:, None] & (cols < n_cols)[None, :]
         places = groups[:, None] * n_cols + cols[None, :]
@@ -201,7 +201,7 @@ def cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
 
 
 def make_case(device: torch.device | str, rows: int, n_cols: int, dtype: torch.dtype) -> dict[str, Any]:
-    """The case of a batch of rows."""
+    """A case with a batch of this shape."""
     generator = torch.Generator(device).manual_seed(0)
     dy, x = torch.randn((2, rows, n_cols), generator=generator, device=device).to(dtype)
     weight = torch.randn(n_cols, generator=generator, device=device).to(dtype)
@@ -213,13 +213,13 @@ def make_case(device: torch.device | str, rows: int, n_cols: int, dtype: torch.d
 
 @layernorm_bwd_reduce_kernel.case
 def reduce_cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
-    """The second step of the same batches, all groups written."""
+    """The second step of the same batches."""
     for _, n_cols, dtype in _shapes(device):
         yield make_reduce_case(device, n_cols, dtype)
 
 
 def make_reduce_case(device: torch.device | str, n_cols: int, dtype: torch.dtype) -> dict[str, Any]:
-    """A case with this many columns, writing all groups."""
+    """A case with this many columns, and all groups used."""
     generator = torch.Generator(device).manual_seed(0)
     partial = torch.randn((2, _MAX_GROUPS, n_cols), generator=generator, device=device)
     blocks = triton.cdiv(n_cols, _MIN_BLOCK)
@@ -235,7 +235,7 @@ def _shapes(device: torch.device | str) -> list[tuple[int, int, torch.dtype]]:
 
 
 def _buffers(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Partial sums (dw, db) and their locks, unwritten: reset_to_zero empties the locks, and they rule the sums."""
+    """Uninitialized partial sums (dw, db) and locks: reset_to_zero clears the locks, which say what the sums hold."""
     partial = torch.empty((2, _MAX_GROUPS, x.shape[1]), dtype=torch.float32, device=x.device)
     blocks = triton.cdiv(x.shape[1], _MIN_BLOCK)
     return partial, torch.empty((_MAX_GROUPS, blocks), dtype=torch.int32, device=x.device)
@@ -270,10 +270,10 @@ def _check(dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.
         adjacent = tensor.shape[1] <= 1 or tensor.stride(1) == 1
         require(adjacent, name, "column stride 1", tensor.stride(), "Pass a tensor with contiguous rows.")
     fits = weight.shape == x.shape[1:] and weight.is_contiguous()
-    require(fits, "layernorm_bwd: weight", "a contiguous vector, one element a column", weight.shape, "Copy it.")
+    require(fits, "layernorm_bwd: weight", "a contiguous vector, one element per column", weight.shape, "Copy it.")
     for name, saved in (("layernorm_bwd: mean", mean), ("layernorm_bwd: rstd", rstd)):
         fits = saved.shape == x.shape[:1] and saved.dtype == torch.float32 and saved.is_contiguous()
         got = (saved.dtype, saved.shape)
-        require(fits, name, "a contiguous float32 vector, one element a row", got, "Save it so in the forward pass.")
+        require(fits, name, "a contiguous float32 vector, one element per row", got, "Save one in the forward pass.")
     devices = {tensor.device for tensor in (dy, x, weight, mean, rstd)}
     require(len(devices) == 1, "layernorm_bwd", "one device", devices, "Move the arguments together.")

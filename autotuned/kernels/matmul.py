@@ -27,12 +27,12 @@ CONFIGS = [
     _config(128, 128, 64, 1, num_warps=8, num_stages=3),
     _config(128, 128, 64, 8, num_warps=8, num_stages=3),
     _config(128, 128, 64, 8, num_warps=4, num_stages=4),
-    _config(128, 256, 32, 8, num_warps=8, num_stages=5),  # what the space found over the others on an H200
+    _config(128, 256, 32, 8, num_warps=8, num_stages=5),  # found in SPACE on an H200, faster than the others
     _config(128, 256, 64, 8, num_warps=8, num_stages=3),
     _config(128, 256, 64, 16, num_warps=8, num_stages=4),
     _config(256, 128, 64, 8, num_warps=8, num_stages=3),
 ]
-# At most 128 sums a thread, at least 8, and buffers in the shared memory of an H100: 2,010 configs.
+# 8 to 128 sums per thread, and buffers that fit into an H100's shared memory: 2,010 configs.
 SPACE = Space(
     {
         "BLOCK_M": pow2s(32, 256),
@@ -87,7 +87,7 @@ def matmul_kernel(  # type: ignore[no-untyped-def]
     tile_m = first_m + within % band_rows
     tile_n = within // band_rows
 
-    # 64 bits: an index times a stride passes 2**31 elements in tensors that fit one GPU.
+    # 64 bits, since an index times a stride may exceed 2**31.
     rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     cols = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[None, :]
     ks = tl.arange(0, BLOCK_K)
@@ -139,7 +139,7 @@ def cases(device: torch.device | str, *, M: int | None = None) -> Iterator[dict[
 
 
 def make_case(device: torch.device | str, m: int, n: int, k: int, dtype: torch.dtype) -> dict[str, Any]:
-    """The case of an (m, k) by (k, n) product."""
+    """A case with an (m, k) by (k, n) product."""
     args = random_product(device, m, n, k, dtype, dtype)
     return {"args": args, "kwargs": {}, "grid": _grid(m, n)}
 

@@ -1,4 +1,4 @@
-"""Matrix product of NumPy arrays in blocks, a plain callable: tuning that means something without a GPU."""
+"""Blocked matrix product of NumPy arrays: a plain callable that is worth tuning without a GPU."""
 # mypy: allow-untyped-decorators
 
 from collections.abc import Iterator

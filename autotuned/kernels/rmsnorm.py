@@ -1,4 +1,4 @@
-"""Residual add and RMSNorm fused into one pass over a row, both tensors updated in place."""
+"""Residual add and RMSNorm in one kernel, both tensors updated in place."""
 # mypy: allow-untyped-decorators
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from autotuned.kernels._inputs import require
 def _added(x_row, residual_row, cols, inside):  # type: ignore[no-untyped-def]
     x = tl.load(x_row + cols, mask=inside, other=0.0).to(tl.float32)
     residual = tl.load(residual_row + cols, mask=inside, other=0.0)
-    # Rounded before it is normalized: the result then depends on what the caller finds in `residual`, and is the same
-    # for every BLOCK.
+    # Rounded before it is normalized, so that the result matches the caller's `residual`, and is the same for every
+    # BLOCK.
     return (x + residual.to(tl.float32)).to(residual.dtype)
 
 
@@ -53,7 +53,7 @@ def rmsnorm_kernel(  # type: ignore[no-untyped-def]
     keeps the row in registers in between. Triton 3.6's interpreter needs it too: with NumPy 2.4 it cannot take a loop's
     bound from a scalar that arrives at run time.
     """
-    # 64 bits: a row index times a row stride passes 2**31 elements in tensors that fit one GPU.
+    # 64 bits, since a row index times a row stride may exceed 2**31.
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * x_row_stride
     residual_row = residual_ptr + row * residual_row_stride
@@ -65,8 +65,8 @@ def rmsnorm_kernel(  # type: ignore[no-untyped-def]
         squares += added * added
     scale = tl.rsqrt(tl.sum(squares, axis=0) / N_COLS + eps)
 
-    # The first sweep stores nothing and this one adds again: a thread that reloads what another thread stored would
-    # need a barrier, since loads and stores of one block may be laid out differently.
+    # The first sweep stores nothing and this one adds again: reloading what another thread stored would need a barrier,
+    # since loads and stores of a block may have different layouts.
     for start in range(0, N_COLS, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         inside = cols < N_COLS
@@ -78,17 +78,17 @@ def rmsnorm_kernel(  # type: ignore[no-untyped-def]
 
 
 def rmsnorm_(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> None:
-    """Add `x` into `residual`, then put the normalized, weighted rows of `residual` into `x`.
+    """Add `x` to `residual`, then overwrite `x` with the normalized, weighted rows of `residual`.
 
     Args:
         x: (rows, columns), floating point; elements of a row adjacent, rows at any stride. Overwritten.
-        residual: Same shape and dtype as `x`, other memory. Overwritten with the sum, rounded to its dtype.
+        residual: Same shape and dtype as `x`, in other memory. Overwritten with the sum, rounded to its dtype.
         weight: (columns,), contiguous.
         eps: Added to the mean square.
 
     Raises:
         ValueError: A shape, dtype, stride or device does not fit, or `x` and `residual` start at the same address
-            (other overlaps are not looked for).
+            (other overlaps are not detected).
     """
     _check(x, residual, weight)
     if x.numel():
@@ -98,7 +98,7 @@ def rmsnorm_(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps:
 def reference(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in plain PyTorch, out of place: what `x` and `residual` should hold afterwards."""
+    """The same in plain PyTorch, out of place: the expected `x` and `residual`."""
     added = (residual.float() + x.float()).to(residual.dtype)
     scale = torch.rsqrt(added.float().square().mean(dim=1, keepdim=True) + eps)
     return (added.float() * scale * weight.float()).to(x.dtype), added
@@ -112,7 +112,7 @@ def cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
 
 
 def make_case(device: torch.device | str, rows: int, n_cols: int, dtype: torch.dtype) -> dict[str, Any]:
-    """The case of a batch of rows."""
+    """A case with a batch of this shape."""
     generator = torch.Generator(device).manual_seed(0)
     x, residual = torch.randn((2, rows, n_cols), generator=generator, device=device).to(dtype)
     weight = torch.randn(n_cols, generator=generator, device=device).to(dtype)
@@ -138,7 +138,7 @@ def _check(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Non
         adjacent = tensor.shape[1] <= 1 or tensor.stride(1) == 1
         require(adjacent, name, "column stride 1", tensor.stride(), "Pass a tensor with contiguous rows.")
     fits = weight.dim() == 1 and weight.shape[0] == x.shape[1] and weight.is_contiguous()
-    require(fits, "rmsnorm_: weight", "a contiguous vector, one element a column", weight.shape, "Copy it.")
+    require(fits, "rmsnorm_: weight", "a contiguous vector, one element per column", weight.shape, "Copy it.")
     one_device = x.device == residual.device == weight.device
     require(one_device, "rmsnorm_", "one device", (x.device, residual.device, weight.device), "Move them together.")
     apart = x.data_ptr() != residual.data_ptr() or not x.numel()

@@ -1,7 +1,7 @@
-"""More calls of our kernels: those that the config files of this package are tuned for.
+"""More cases of our kernels: those that this package's config files are tuned for.
 
-`autotuned tune autotuned.kernels.shapes --out configs` on a GPU writes its files. Without a GPU there are no cases
-here. With `--cover M=1:8192` the first number of each shape varies, for the matrix products their rows.
+`autotuned tune autotuned.kernels.shapes --out configs` writes these files; without a GPU there are no cases. With
+`--cover M=1:8192` the first number of each shape varies: the number of rows of a matrix product.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ SPLIT_K = [
     (m, *of, FP16)
     for of, m in product(((4096, 4096), (4096, 14336), (1024, 8192), (1024, 16384)), (4, 8, 16, 32, 48, 64))
 ]
-# The columns are compiled in, the rows are not: another number of rows costs no compiling.
+# Columns are compiled in, rows are not: another number of rows needs no compilation.
 SOFTMAX = [
     *((rows, cols, FP16) for cols, rows in product((256, 1000, 2048, 4096, 8192, 32000), (128, 256, 512, *TOKENS[6:]))),
     *((rows, cols, FP32) for cols, rows in product((256, 1000, 2048, 4096, 8192, 32000), (512, 1024, 4096))),

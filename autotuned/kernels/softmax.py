@@ -43,8 +43,8 @@ def softmax_kernel(  # type: ignore[no-untyped-def]
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_row = rows < n_rows
-    # Programs that reach past the end read the last row again instead of nothing: a row of nothing sums to zero, and
-    # 0 / 0 is a warning in the interpreter. It is not stored.
+    # Programs that reach past the end read the last row again, without storing it: the sum of an empty row is zero, and
+    # 0 / 0 is a warning in the interpreter.
     rows = tl.minimum(rows, n_rows - 1).to(tl.int64)
     x_rows = x_ptr + rows[:, None] * x_row_stride
     out_rows = out_ptr + rows[:, None] * out_row_stride
@@ -56,7 +56,7 @@ def softmax_kernel(  # type: ignore[no-untyped-def]
         cols = start + tl.arange(0, BLOCK)[None, :]
         x = tl.load(x_rows + cols, mask=cols < N_COLS, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(peak, tl.max(x, axis=1))
-        # While a row has shown nothing but -inf its shift stays finite, else -inf - -inf would spoil it with NaN.
+        # The shift of a row that is only -inf so far stays finite, since -inf - -inf is NaN.
         shift = tl.where(higher == float("-inf"), 0.0, higher)
         total = total * tl.exp(peak - shift) + tl.sum(tl.exp(x - shift[:, None]), axis=1)
         peak = higher
@@ -70,7 +70,7 @@ def softmax_kernel(  # type: ignore[no-untyped-def]
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
-    """Softmax of every row, as `torch.softmax(x, dim=1)` gives it.
+    """Softmax of every row, like `torch.softmax(x, dim=1)`.
 
     Args:
         x: (rows, columns), floating point; elements of a row adjacent, rows at any stride.
@@ -103,7 +103,7 @@ def cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
 
 
 def make_case(device: torch.device | str, n_rows: int, n_cols: int, dtype: torch.dtype) -> dict[str, Any]:
-    """The case of a matrix of this shape."""
+    """A case with a matrix of this shape."""
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn((n_rows, n_cols), generator=generator, device=device).to(dtype)
     return {"args": _arguments(torch.empty_like(x), x), "kwargs": {}, "grid": _grid(n_rows)}

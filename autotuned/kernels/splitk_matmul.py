@@ -1,4 +1,4 @@
-"""Half-precision matrix product for few rows and a long K, split over programs that add into one float32 output."""
+"""Half-precision matrix product for few rows and a long K, which is split over programs that add into float32."""
 # mypy: allow-untyped-decorators
 
 from collections.abc import Callable, Iterator
@@ -33,8 +33,8 @@ def _config(block_m: int, block_n: int, block_k: int, split_k: int, num_warps: i
         _config(64, 128, 64, 16, num_warps=8, num_stages=4),
     ],
     key=["M", "N", "K"],
-    # The kernel adds into C. Declared so, C is zero at the start of every launch, tuning or not, and the host function
-    # below may pass memory that was never written.
+    # The kernel adds into C. This zeroes C before every launch, tuning or not, so that the host function may pass
+    # uninitialized memory.
     reset_to_zero=["c_ptr"],
 )
 @triton.jit
@@ -61,7 +61,7 @@ def splitk_matmul_kernel(  # type: ignore[no-untyped-def]
     tile = tl.program_id(0)
     first_k = tl.program_id(1) * BLOCK_K
 
-    # 64 bits: an index times a stride passes 2**31 elements in tensors that fit one GPU.
+    # 64 bits, since an index times a stride may exceed 2**31.
     rows = (tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     cols = (tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[None, :]
     ks = first_k + tl.arange(0, BLOCK_K).to(tl.int64)
@@ -69,7 +69,7 @@ def splitk_matmul_kernel(  # type: ignore[no-untyped-def]
     b_ptrs = b_ptr + ks[:, None] * b_stride_k + cols * b_stride_n
 
     sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # All programs do as many rounds as the first: masks empty the rounds beyond K.
+    # All programs do as many iterations as the first; beyond K, everything is masked.
     for start in range(0, K, BLOCK_K * SPLIT_K):
         a = tl.load(a_ptrs, mask=(rows < M) & (ks[None, :] < K - start), other=0.0)
         b = tl.load(b_ptrs, mask=(cols < N) & (ks[:, None] < K - start), other=0.0)
@@ -78,7 +78,7 @@ def splitk_matmul_kernel(  # type: ignore[no-untyped-def]
         b_ptrs += BLOCK_K * SPLIT_K * b_stride_k
 
     c_ptrs = c_ptr + rows * c_stride_m + cols * c_stride_n
-    # Relaxed: the sums meet in C alone, and no other memory is published with them.
+    # Relaxed, since no other memory is published with the sums.
     tl.atomic_add(c_ptrs, sums, mask=(rows < M) & (cols < N), sem="relaxed")
 
 
@@ -111,13 +111,13 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @splitk_matmul_kernel.case
 def cases(device: torch.device | str, *, M: int | None = None) -> Iterator[dict[str, Any]]:
-    """Decoding: few tokens, or M, against the weights of a transformer block."""
+    """Decoding: few tokens, or M of them, times the weights of a transformer block."""
     for shape in dict.fromkeys((M or m, *rest) for m, *rest in _shapes(device)):
         yield make_case(device, *shape)
 
 
 def make_case(device: torch.device | str, m: int, n: int, k: int, dtype: torch.dtype) -> dict[str, Any]:
-    """The case of an (m, k) by (k, n) product."""
+    """A case with an (m, k) by (k, n) product."""
     args = random_product(device, m, n, k, dtype, torch.float32)
     return {"args": args, "kwargs": {}, "grid": _grid(m, n)}
 

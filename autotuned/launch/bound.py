@@ -1,4 +1,4 @@
-"""What the launch table holds for a call: config, launch function, and work before each launch."""
+"""An entry of the launch table: config, launch function, and work before each launch."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Prologue:
         self.parts = (config.pre_hook, config.all_kwargs(), [names.index(name) for name in zeroed if name in names])
 
     def __call__(self, values: tuple[Any, ...]) -> None:
-        """Do it for the arguments of one launch."""
+        """Run it for the arguments of one launch."""
         arguments = self._full(*values)
         if self._zeroed:
             memory.refuse_aliases(arguments, self._zeroed, self._kernel)
@@ -152,7 +152,7 @@ def launching(run: Run, again: Run | None) -> Run:
             return again(values, grid) if min(map(index, grid)) <= 0 else launched
         least = [1]
 
-        def noted(meta: Any) -> Any:  # within the launch: the interpreter's tensors are numbers until it ends
+        def noted(meta: Any) -> Any:  # called within the launch: only there are the interpreter's tensors numbers
             sizes = grid(meta)
             least[0] = _least(sizes)
             return sizes
@@ -167,7 +167,7 @@ def _least(sizes: Any) -> int:
     try:
         return min(map(index, sizes))
     except TypeError:
-        return 1  # no grid: the launch says so
+        return 1  # not a grid: the launch raises
 
 
 def host_call(tunable: Tunable, names: Sequence[str], config: Any) -> Run:

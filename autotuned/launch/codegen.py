@@ -68,7 +68,7 @@ def full_values(names: Sequence[str], order: Sequence[str], constants: Mapping[s
     return _define(f"def written({', '.join(names)}):\n    return ({''.join(f'{part}, ' for part in parts)})", folded)
 
 
-PLACES = ("x", "y", "z", "stream")  # what changes per launch besides the values
+PLACES = ("x", "y", "z", "stream")  # what each launch passes besides the values
 
 
 def submitter(

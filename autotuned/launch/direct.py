@@ -1,4 +1,4 @@
-"""Launch a compiled kernel without Triton's look-up, and through Triton once its guards fail."""
+"""Launches a compiled kernel without Triton's look-up, and through Triton once its guards fail."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Filled(Frozen):
 
 
 def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -> Bound:
-    """Launch the compiled kernel directly, and through Triton, as `made` does so far, whenever its guards fail.
+    """Make `made` launch the compiled kernel directly, and through Triton, as before, whenever its guards fail.
 
-    `asks` tells whether the look-up runs user code: buckets, key callables. Raises EvictedError or UnbindableError if
-    the kernel cannot be launched directly.
+    `asks`: whether the look-up runs user code, such as buckets and key callables. Raises EvictedError or
+    UnbindableError if the kernel cannot be launched directly.
     """
     arguments, before, device = call.arguments, made.before, kernel.current_device()
     names, described = tuple(arguments), call.has_descriptors
@@ -51,13 +51,13 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
         run: list[Run] = []
 
         def make_twin() -> driver_call.Twin:
-            # Not generated, as it is called once for a kind of launch.
+            # Not generated code, since it runs once per kind of launch.
             return driver_call.Twin(found, names, lambda *values: {**dict(zip(names, values)), **constants})
 
         twin = None if fields is None else make_twin
 
         def first(values: tuple[Any, ...], grid: Any) -> Any:
-            # Made when it is called: with the launcher in C that is seldom. Copies of `made` keep calling this one.
+            # Made at the first call, which is rare with the C launcher. Copies of `made` keep calling this one.
             if not run:
                 filled = Filled(names, [parameter.name for parameter in tunable.parameters], constants)
                 run.append(direct_launch(found, filled, memory(), is_hooked, made, otherwise))
@@ -104,7 +104,7 @@ def _constants(tunable: Tunable, names: Sequence[str], config: Any) -> Mapping[s
 
 
 def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[], Callable[[tuple[Any, ...]], bool]]:
-    """Makes a test whether arguments' memory matches these in `compiled.compiled_for`, without keeping these alive.
+    """Makes a test whether arguments equal these in `compiled.compiled_for`, without keeping these alive.
 
     Generated, since the Python twin runs it on the hot path for callable grids.
     """
@@ -138,7 +138,7 @@ def direct_launch(
         memory_holds: Whether the values' memory still matches what the kernel was compiled for.
         is_hooked: Whether user code runs between look-up and launch.
         made: Provides `fallback`, called if user code changed the call, and `again`, called if the grid is empty.
-        otherwise: Called if anything else changed (see `docs/launcher.md`); a callable grid is evaluated before.
+        otherwise: Called if anything else changed (see `docs/launcher.md`), with a callable grid's result.
     """
     names, order, constants = filled.names, filled.order, filled.constants
     fallback, again = made.fallback, made.again

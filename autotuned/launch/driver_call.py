@@ -39,7 +39,7 @@ def fields(
     kernel = found.kernel()
     metadata = _facts(kernel)
     kinds, described = _parameters(tuple(kernel.src.signature.items()), tuple(names))
-    # By `map`, since each `getattr` in a loop is a call more.
+    # `map` saves a Python call for each `getattr`.
     needs_more = [*map(getattr, repeat(metadata), ALLOCATES, _NONE), *map(getattr, repeat(found.run), ALLOCATES, _NONE)]
     if kinds is None or any(needs_more) or metadata.shared > 228 << 10 or metadata.target.backend != "cuda":
         return None
@@ -63,7 +63,7 @@ _NONE = (0,) * len(ALLOCATES)
 
 
 def _facts(kernel: Any) -> Any:
-    """The metadata of Triton's kernel; of a shipped binary, which seldom makes that class, the same facts."""
+    """The metadata of Triton's kernel, or the equal facts of a shipped binary, which makes Triton's class on demand."""
     return vars(kernel).get("facts") or kernel.metadata
 
 
@@ -103,8 +103,8 @@ def launch_attributes(metadata: Any, ctas: int) -> tuple[tuple[int, int, int, in
 class Twin:
     """What the Python twin passes for a call, for comparison with the C launcher.
 
-    The twin passes values to Triton's launcher, whose writing into the parameter buffer (in Triton's `driver.c`) is
-    reproduced here. `meta` maps values of the free parameters `names` to a grid callable's argument.
+    The twin passes values to Triton's launcher; this reproduces how that fills the parameter buffer (Triton's
+    `driver.c`). `meta` maps values of the free parameters `names` to a grid callable's argument.
     """
 
     def __init__(self, found: Handle, names: Sequence[str], meta: Callable[..., Mapping[str, Any]]) -> None:
@@ -121,7 +121,7 @@ class Twin:
         self._attributes = launch_attributes(launched_by, getattr(launched_by, "num_ctas", 1))
 
     def differences(self, values: tuple[Any, ...], grid: Any, passed: tuple[Any, ...] | None) -> list[str]:
-        """Where the C launcher would pass something else than the twin, as text.
+        """How what the C launcher would pass differs from what the twin passes, as text.
 
         `passed` is from `passed_of` in `launch/c/submit.h`, None if nothing; `grid` is the caller's or its result.
         """
@@ -158,7 +158,7 @@ class Twin:
     def _parts(
         self, name: str, type_: Any, value: Any, described: Iterator[Any]
     ) -> Iterator[tuple[str, Any, Any, bytes]]:
-        """What is written for an argument, by path: each item of a tuple, everything a descriptor becomes."""
+        """What is written for an argument, by path: for each item of a tuple, and for all that a descriptor becomes."""
         if isinstance(type_, tuple):
             for place, (inner, item) in enumerate(zip(type_, value)):
                 yield from self._parts(f"{name}[{place}]", inner, item, described)

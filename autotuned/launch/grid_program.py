@@ -1,9 +1,9 @@
-"""Translate a grid callable's bytecode into a small program, if it is only integer arithmetic over META.
+"""Translates a grid callable's bytecode into a small program, if it is only integer arithmetic over META.
 
-Most grids are: `lambda meta: (triton.cdiv(meta["M"], meta["BLOCK"]),)`. The C launcher runs such a program in a tenth
-of a call's time. Each launch compares globals, module attributes and called functions again, and calls the callable if
-one differs, a value is not a plain integer, or something overflows. Callables with any other instruction, and all in a
-Python newer than `NEWEST`, are always called.
+Most grids are, such as `lambda meta: (triton.cdiv(meta["M"], meta["BLOCK"]),)`. The C launcher runs such a program in a
+tenth of a call's time. Each launch checks that globals, module attributes and called functions are the same, and calls
+the callable if one differs, a value is not a plain integer, or something overflows. Callables with any other
+instruction, and all in a Python newer than `NEWEST`, are always called.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Steps = tuple[Step, ...]
 
 
 class _RefusedError(Exception):
-    """This code does something else."""
+    """This code does more than integer arithmetic."""
 
 
 class _Found:

@@ -1,4 +1,4 @@
-"""Choose the launcher, which maps a call's arguments to the kernel bound for them, in C or in Python."""
+"""Chooses the launcher, which maps a call's arguments to the kernel bound for them, in C or in Python."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class Joined:
         self.in_c = in_c
         self._make = in_python
         self._rest: table.PyLauncher | None = None
-        #: What is bound for these argument values, or None: the function in C as long as that has all of them.
+        #: The entry bound for these argument values, or None; C's own function as long as C has all entries.
         self.find: Callable[[tuple[Any, ...]], Any] = in_c.find
-        self.cleared = 0  # how many times
+        self.cleared = 0  # number of calls of `clear`
 
     @property
     def hits(self) -> int:

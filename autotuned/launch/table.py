@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 LIMIT = 4096  # entries of one kernel, to bound memory
 _TENSOR_MODULES = ("torch", "torch.nn.parameter")
-# Values of these types may be in a key; other objects passed to a plain callable, such as a method's `self`, only if
-# `key=` names the argument.
+# Values of these types may be in a key; other arguments of a plain callable, such as a method's `self`, only if `key=`
+# names them.
 _TOLD = (numbers.Number, str, type(MISSING))
 _PLAIN = frozenset([int, bool, str, bytes, complex, type(None)])
 
@@ -82,7 +82,7 @@ def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any,
         return kind, value.dtype, tuple(value.shape), value.stride(), value.data_ptr() & 15 == 0, value.get_device()
     if isinstance(value, tuple):
         return (ref(kind), *(item_words(spec, places, name, item) for item in value))
-    # Not its block shape, which a hook may set after the look-up: Triton finds the kernel for that.
+    # Without the block shape, which a hook may set after the look-up: Triton looks up the kernel.
     if is_descriptor(value) and not places:
         return ref(kind), value.base.dtype, tuple(value.shape), tuple(value.strides)
     if kind is int:
@@ -109,7 +109,7 @@ def _types(values: tuple[Any, ...]) -> tuple[ref[type], ...]:
 
 
 def _held(value: Any) -> type | ref[type]:
-    """What a plan keeps of a value's class: the class if it is in C or torch's, which stay, else a weak reference."""
+    """A value's class as kept by a plan: the class itself if it is static or torch's, else a weak reference."""
     kind = type(value)
     return ref(kind) if kind.__flags__ & _HEAP_TYPE and not is_plain_tensor(kind) else kind
 
@@ -144,11 +144,11 @@ class PyLauncher:
 
     Args:
         names: The parameters that are not tuned, in order.
-        spec: What of a call is in its key.
+        spec: What a key contains of a call.
         device: Called at the first binding; returns the function returning the current device's index. None if there
             is only one.
         places: Whether it is for a plain callable, whose arrays may be from any library and on any device.
-        roles: What of each parameter counts, for the extension, which then makes the words of torch's tensors.
+        roles: What counts of each parameter; given if the extension is to make the words of torch's tensors.
     """
 
     name = "python"
@@ -169,8 +169,8 @@ class PyLauncher:
         self._places = places
         self._plans: dict[tuple[ref[type], ...], Plan] = {}
         self._count = _Count()
-        #: What is bound for these argument values, or None: the latest plan's own function, since a method calling it
-        #: would cost 0.1 us (tests/bench/host.py).
+        #: The entry bound for these argument values, or None. This is the latest plan's own function, since a method
+        #: calling it would cost 0.1 us (tests/bench/host.py).
         self.find: Callable[[tuple[Any, ...]], Bound | None] = self._find_by_types
         self.evictions = self.cleared = 0  # evicted entries, and number of calls of `clear`
 
@@ -241,7 +241,7 @@ class PyLauncher:
         """The plan for arguments of these types, or None (or TypeError) if one has no signature."""
         for types in list(self._plans):
             if None in (kind() for kind in types):
-                self._plans.pop(types, None)  # no value is of a class that died
+                self._plans.pop(types, None)  # a class was freed: no value has it
         ours = private_prefix(self._names)
         parts: list[str] = []
         scope: dict[str, Any] = {
@@ -265,9 +265,9 @@ class PyLauncher:
     def _words_in_c(
         self, values: tuple[Any, ...], words: dict[str, str | None], ours: str, scope: dict[str, Any]
     ) -> str:
-        """Source of the words of torch's tensors, taken out of `words`; C answers None for one that it cannot read.
+        """Source of the words of torch's tensors, made in C and removed from `words`; in Python if C cannot read one.
 
-        One call for all of them, instead of five of torch for each: 4,600 instructions fewer a tensor.
+        One call for all, instead of five of torch's for each, saves 4,600 instructions per tensor.
         """
         given = {name: value for name, value in zip(self._names, values) if is_plain_tensor(type(value))}
         roles = bytes(self._roles.get(name, 0) for name in given)

@@ -42,7 +42,7 @@ def turn_c_off(kernel: Launched, wrong: Sequence[str]) -> None:
 class Judge:
     """Called by the C launcher before each launch, after hook and grid, with the arguments for the driver.
 
-    Compares that with the twin, and the binary with the one that Triton's look-up finds. Shipped binaries are not
+    Compares these with the twin's, and the binary with the one that Triton's look-up finds. Shipped binaries are not
     compared: they are in none of Triton's caches, and Triton would compile others.
     """
 

@@ -1,4 +1,4 @@
-"""Arguments of a call as JSON, to build similar ones elsewhere: exact layout, similar data."""
+"""Describes a call's arguments as JSON, and builds similar ones from it: exact layout, similar data."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PIECE = 1 << 22  # elements of a large integer tensor to read at once
 def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
     """Describe arguments: dtype, shape, strides, offset, alignment and shared memory of tensors; scalars by value.
 
-    Tensors in the same memory share it in what `build` makes, at the same distances. Integer and boolean tensors up to
-    64 KiB keep their values, larger ones their smallest and largest value and whether they ascend, computed on their
-    device. Floating-point data is not kept. Reading integers waits for the device.
+    Tensors that share memory share it again when built, at the same offsets. Integer and boolean tensors up to 64 KiB
+    keep their values, larger ones only their range and whether they ascend, computed on their device. Floating-point
+    data is not kept. Reading integers waits for the device.
 
     Args:
         arguments: By name: torch tensors, NumPy arrays, tensor descriptors, plain values, and tuples, named tuples,
@@ -59,8 +59,8 @@ def build(spec: Mapping[str, Json], device: Any = "cuda", random_seed: int = 0) 
         random_seed: Seed of the data: normally distributed floating-point numbers, uniform integers.
 
     Raises:
-        RecordError: The description is invalid (`.where` names the field), or needs more memory than there is. All
-            memories are checked before any is allocated, and no tensor reaches beyond its own.
+        RecordError: The description is invalid (`.where` names the field), or needs too much memory. All memories are
+            checked before any is allocated, and no tensor reaches beyond its own.
     """
     try:
         memories = _Made(typed(spec, dict, "arguments").get("memories"), device)
@@ -100,7 +100,7 @@ class _Memories:
             self._reach(value)
 
     def _reach(self, descriptor: Any) -> None:
-        """Extend to memory that a descriptor reaches beyond its tensor, as one over a row reaches other rows."""
+        """Extend to memory that a descriptor covers beyond its tensor, such as further rows."""
         base = descriptor.base
         span, start = self._spans[_place(base)], _address(base)
         end = start + tensors.elements(descriptor.shape, descriptor.strides) * base.itemsize
@@ -348,7 +348,7 @@ def _fill(flat: Any, data: Json, random_seed: int) -> None:
     generator = torch.Generator(flat.device).manual_seed(random_seed)
     if data is None and flat.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         flat.normal_(generator=generator)
-    elif data is None:  # torch draws no fp8 and complex numbers
+    elif data is None:  # torch cannot draw every dtype, such as fp8
         wide = torch.complex64 if flat.dtype.is_complex else torch.float16
         flat.copy_(torch.empty(flat.shape, dtype=wide, device=flat.device).normal_(generator=generator))
     elif "range" in data:

@@ -1,4 +1,4 @@
-"""The file of recorded calls, a JSON line each: appended by many processes, read and merged."""
+"""The file of recorded calls, one JSON line each: appended to by many processes, read and merged."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ class Gathered:
 class Tail(Gathered):
     """Follows a recording that others write to.
 
-    A truncated or replaced file is read from the start and merged with what was read before. An incomplete last line
-    waits.
+    A truncated or replaced file is read from the start and merged with what was read before. An incomplete last line is
+    left for the next look.
     """
 
     def __init__(self, path: Path) -> None:
@@ -196,8 +196,8 @@ def _nothing_in(path: Path, strange: int, others: str) -> str:
         )
     got = "none" if not strange else f"{strange} lines that are none"
     return (
-        f"expected recorded calls, one JSON object a line, got {got}. `autotuned record {path.name} -- COMMAND` writes "
-        "them; the command must call a tuned kernel."
+        f"expected recorded calls, one JSON object per line, got {got}. `autotuned record {path.name} -- COMMAND` "
+        "writes them; the command must call a tuned kernel."
     )
 
 

@@ -1,4 +1,4 @@
-"""Grids of recorded calls: for a callable, its answers for every config."""
+"""Grids of recorded calls: of a callable, its result for every config."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from autotuned.typed_json import Fallback, Json, canonical, encode
 
 
 def describe(grid: Any, arguments: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], spell: Fallback) -> Json:
-    """The grid of a call as JSON: `{"sizes": [...]}`, or a callable's answer for each config; None without a grid.
+    """The grid of a call as JSON: `{"sizes": [...]}`, or a callable's result for each config; None without a grid.
 
     Args:
         arguments: All arguments by name, with the kernel's defaults.
-        configs: The parameters that each candidate sets. One for which the callable raises has no grid.
+        configs: The parameters that each candidate sets. If the callable raises for one, it has no grid.
         spell: Encodes values that typed JSON does not know.
     """
     if grid is None:

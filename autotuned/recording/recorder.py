@@ -1,4 +1,4 @@
-"""Record each distinct call of every tuned function of a process to a file, with its count."""
+"""Records each distinct call of every tuned function of a process in a file, with its count."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Grids = dict[Any, "Counter"]  # sizes, or None for a callable -> the counter
 
 
 class Counter:
-    """How often a call was made, and how much of that is in the file."""
+    """How often a call was made (`total`), and how many of these the file has (`told`)."""
 
     __slots__ = ("identity", "told", "total")
 
@@ -232,7 +232,7 @@ def describe(chooser: Chooser, call: Call) -> RecordedCall:
 
 
 def _place_of(function: Any) -> str:
-    """A target for `autotuned tune`: the module that a function is imported from, else its file."""
+    """A function's target for `autotuned tune`: the module to import it from, else its file."""
     file = naming.file_of(function)
     is_path = not naming.is_importable(function) and os.path.isfile(file)
     return f"{os.path.abspath(file) if is_path else function.__module__}:{function.__qualname__}"
@@ -243,10 +243,10 @@ def _place_of(function: Any) -> str:
 
 @contextlib.contextmanager
 def record(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Record each distinct call of every tuned function of this process, inside a `with` block.
+    """Record each distinct call of every tuned function of this process within a `with` block.
 
-    Writes descriptions of arguments: dtypes, shapes, strides, scalars; of integer tensors also their values up to 64
-    KiB, else their range. Never the contents of floating-point tensors.
+    Writes dtypes, shapes, strides and scalars; of integer tensors also the values, if up to 64 KiB, else their range.
+    Never writes the contents of floating-point tensors.
 
     Args:
         path: A file, conventionally `calls.jsonl`; appended to if it exists, also by several processes.

@@ -1,4 +1,4 @@
-"""Puts recordings into a shared store, once or at intervals."""
+"""Sends recordings to a shared store, once or at intervals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autotuned.store import layout, locks
 from autotuned.typed_json import canonical
 
 SEND_S = 60.0  # between two uploads of a process's recording
-KEEP_S = 7 * 86400.0  # for hosts that stopped sending; reading alone does not keep a recording
+KEEP_S = 7 * 86400.0  # how long the store keeps a recording after it was last sent; reading does not prolong it
 
 
 def put(path: Path, at: Place, backend: Any) -> str:
@@ -49,7 +49,7 @@ class Sender:
     """
 
     def __init__(self, url: str) -> None:
-        importlib.import_module("concurrent.futures.thread")  # clients import it too late, while the interpreter ends
+        importlib.import_module("concurrent.futures.thread")  # clients would import it too late, at interpreter exit
         self._place = place(url, **env.store_settings())
         refuse_reader(self._place)
         self.path = layout.root() / RECORDINGS / f"{outbox.salted(self._place.identity)}.jsonl"

@@ -169,7 +169,7 @@ def _bounds(dtype: str) -> tuple[int, int]:
     try:
         info = numpy.iinfo("uint8" if name == "bool" else name)
     except (TypeError, ValueError):
-        raise wrong("dtype", "one of whole numbers", dtype) from None
+        raise wrong("dtype", "a dtype of integers", dtype) from None
     return (0, 1) if name == "bool" else (int(info.min), int(info.max))
 
 

@@ -1,4 +1,4 @@
-"""Bounds of the loss that hold for 95 of 100 calls, from calls left out in whole bands."""
+"""Bounds on the loss that 95 of 100 calls do not exceed, estimated by leaving out whole bands of calls."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 from autotuned.rules import tree
 from autotuned.rules.rule import Loss
 
-CALLS = 20  # fewer do not show a loss that 95 of 100 stay below
+CALLS = 20  # fewest calls from which such a bound can be estimated
 CONFIDENCE = 0.95
-PRIOR = 8.0  # calls with the mean loss of all leaves, added to those of each leaf
-BANDS = 9  # fewer prove nothing
-UNSEEN = 0.25  # share of one more, unseen band that is assumed to exceed, if no band was worse
+PRIOR = 8.0  # pseudo-calls with the overall mean loss, added to each leaf
+BANDS = 9  # fewest served bands for a bound
+UNSEEN = 0.25  # least share of an unseen band's calls that are assumed to exceed the allowed loss
 
 
 class Known(NamedTuple):
-    """The loss of a leaf from calls that were left out.
+    """A leaf's loss on left-out calls.
 
     Attributes:
-        loss: With `own` as its bound. `own`: what 95 of 100 calls of the leaf did not exceed, or their worst.
-        bound: That of the leaf as one of many; a factor for all leaves makes it right.
+        loss: With `own` as its bound. `own`: the loss that 95 of 100 calls of the leaf did not exceed, or the worst.
+        bound: The estimate of `of_leaves`, not yet corrected.
     """
 
     loss: Loss
@@ -32,17 +32,17 @@ class Known(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """Makes bounds hold for whole bands that were not used to make them.
+    """Limits which leaves serve, so that their bounds hold for bands not used to estimate them.
 
     Attributes:
-        most: The largest bound of a leaf that serves. `within`: the allowed loss, which such a leaf promises.
+        most: The largest estimated bound of a leaf that serves. `within`: the allowed loss, which such a leaf promises.
     """
 
     most: float
     within: float
 
     def applied(self, known: Known | None) -> Loss | None:
-        """A leaf's loss with its bound corrected."""
+        """A leaf's loss with the corrected bound."""
         if known is None:
             return None
         if known.own <= self.within and known.bound <= self.most * (1 + 1e-9):
@@ -54,17 +54,17 @@ def correction(
     losses: np.ndarray, own: np.ndarray, bounds: np.ndarray, bands: np.ndarray, within: float,
     combinations: np.ndarray | None = None,
 ) -> Correction | None:  # fmt: skip
-    """Correct bounds by calls that were not used to make them; None if too few bands are served to tell.
+    """Correct bounds by calls that were not used to estimate them; None if no limit holds for enough calls and bands.
 
-    Calls of one band are alike, so bands count, not calls: of the served bands and an unseen one, as bad as the worst
-    of them, at most 5 of 100 calls may lose more than allowed. To get there, leaves with large bounds stop
-    serving. No leaf promises less than the allowed loss: that its left-out calls lost less is partly why it exists.
+    Calls of one band are similar, so bands are counted, not calls: in the served bands and an unseen one, as bad as the
+    worst of them, at most 5 of 100 calls may exceed the allowed loss. Leaves with the largest bounds stop serving until
+    that holds. No leaf promises less than the allowed loss, since leaves were selected by these losses.
 
     Args:
-        losses: Loss of each call. `own` and `bounds`: of its leaf. `bands`: the number of its band.
+        losses: The loss of each call. `own`, `bounds`: of its leaf. `bands`: the number of its band.
         within: The allowed loss.
-        combinations: The number of its combination of other sizes, if unseen ones are promised something: one more,
-            as bad as the worst of them, is counted too.
+        combinations: The number of its combination of other sizes. If given, one more combination, as bad as the worst,
+            is counted too.
     """
     fair = own <= within
     for most in sorted({float(bound) for bound in bounds[fair]}, reverse=True):
@@ -79,10 +79,10 @@ def correction(
 
 
 def _holds(exceeds: np.ndarray, groups: np.ndarray, least: float) -> bool:
-    """Whether few enough calls exceed the allowed loss, with one more group as large as the others and as bad as any.
+    """Whether at most 5 of 100 calls exceed the loss, with one more group of mean size, as bad as the worst.
 
     Args:
-        exceeds: Of each call. `groups`: the number of its group. `least`: how bad that group is at least.
+        exceeds: Whether each call does. `groups`: the number of its group. `least`: the least share in that group.
     """
     _, numbers = np.unique(groups, return_inverse=True)
     sizes, count = np.bincount(numbers), len(exceeds)
@@ -92,11 +92,11 @@ def _holds(exceeds: np.ndarray, groups: np.ndarray, least: float) -> bool:
 
 
 def of_leaves(left_out: np.ndarray, leaf_of: np.ndarray) -> list[Known | None]:
-    """The loss of each leaf from calls that were left out; None for a leaf with too few.
+    """The loss of each leaf on left-out calls; None for a leaf with too few.
 
-    The bound of a leaf is its mean loss, shrunk towards the mean of all calls, times the ratio to it that 95 of 100
-    calls of all leaves did not exceed. Each ratio is to the mean of the leaf's other calls. The bound is at least what
-    95 of 100 calls of the leaf did not exceed, since leaves were chosen by these losses.
+    A leaf's bound is its mean loss, shrunk towards the overall mean, times the 95% quantile, over all calls, of a
+    call's loss to the mean of its leaf's other calls. No leaf promises less than `own`, since leaves were selected by
+    these losses.
     """
     known, count = ~np.isnan(left_out), int(leaf_of.max()) + 1
     rows = np.flatnonzero(known)
@@ -114,20 +114,15 @@ def _of_leaf(own: np.ndarray, mean: float, ratio: float | None) -> Known | None:
     if len(own) < tree.LEAF or ratio is None:
         return None
     scale = (float(own.sum()) + PRIOR * mean) / (len(own) + PRIOR)
-    alone = _quantile(own)  # None for few calls: then the bound is at least their worst
+    alone = _quantile(own)
     alone = float(own.max()) if alone is None else alone
     return Known(Loss(len(own), rounded(own.mean()), rounded(own.max()), up(alone)), alone, min(ratio * scale, 1e6))
 
 
 def _quantile(losses: Sequence[float] | np.ndarray) -> float | None:
-    """The loss that one more call exceeds in 5 of 100 cases at most; None for too few calls."""
-    place = _place(len(losses))
-    return float(np.sort(losses)[place - 1]) if place <= len(losses) else None
-
-
-def _place(count: int) -> int:
-    """Index of the loss, in ascending order, that another call exceeds in 5 of 100 cases; past the end if too few."""
-    return math.ceil((count + 1) * CONFIDENCE)
+    """The loss that another call exceeds in at most 5 of 100 cases (conformal quantile); None for too few calls."""
+    rank = math.ceil((len(losses) + 1) * CONFIDENCE)
+    return float(np.sort(losses)[rank - 1]) if rank <= len(losses) else None
 
 
 def rounded(value: float) -> float:

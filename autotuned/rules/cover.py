@@ -15,9 +15,9 @@ class Cover:
     """Chosen configs, by index.
 
     Attributes:
-        held: The calls for which one of them loses at most the allowed loss.
-        least: Proven: fewer configs do not hold all calls that can be held.
-        most_held: Proven: no choice within the limit holds more calls.
+        held: The calls for which one of the configs is within the allowed loss.
+        least: Proven lower bound on the number of configs that hold all calls that can be held.
+        most_held: Proven upper bound on the number of calls that a choice within the limit holds.
     """
 
     configs: tuple[int, ...]
@@ -27,17 +27,17 @@ class Cover:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is proven that no better choice exists."""
+        """Whether no better choice exists, proven."""
         return len(self.held) == self.most_held and len(self.configs) <= max(self.least, 1)
 
 
 def fewest(losses: np.ndarray, within: float, most: int | None = None) -> Cover:
     """Choose the fewest configs that hold every call within a loss; with a limit, those that hold most calls.
 
-    Among equally few, exchanging one at a time looks for the least total loss.
+    A local search, exchanging one config at a time, then reduces the total loss.
 
     Args:
-        losses: Calls by configs, 0.1 is 10% slower than the best; NaN if unmeasured, which holds nothing.
+        losses: Calls by configs, 0.1 is 10% slower than the best; NaN if unmeasured, which never holds.
         within: The allowed loss.
         most: Largest number of configs.
     """
@@ -55,7 +55,7 @@ def fewest(losses: np.ndarray, within: float, most: int | None = None) -> Cover:
 
 
 def greedy(losses: np.ndarray, within: float, most: int | None = None) -> list[int]:
-    """Few configs that hold every call within a loss, or many calls with at most `most`; found greedily."""
+    """Choose few configs greedily that hold every call within a loss, or many calls with at most `most`."""
     masks = _masks(losses, within)
     return _greedy(masks, _union(masks), len(masks) if most is None else most)
 
@@ -78,7 +78,7 @@ def _greedy(masks: Sequence[int], wanted: int, most: int) -> list[int]:
 
 
 def _undominated(masks: Sequence[int]) -> list[int]:
-    """Indices of the masks contained in no other; the first of equal ones."""
+    """Indices of the masks that no other contains; of equal ones, the first."""
     kept: list[int] = []
     for place in sorted(range(len(masks)), key=lambda place: (-masks[place].bit_count(), place)):
         if masks[place] and not any(masks[place] & ~masks[larger] == 0 for larger in kept):
@@ -87,7 +87,7 @@ def _undominated(masks: Sequence[int]) -> list[int]:
 
 
 class _Fewest:
-    """Branch and bound on the call held by fewest configs: one of these must be chosen."""
+    """Branch and bound; branches on the call that fewest configs hold, since one of these must be chosen."""
 
     def __init__(self, masks: Sequence[int], everything: int) -> None:
         self._masks, self._nodes = masks, 0
@@ -100,7 +100,7 @@ class _Fewest:
         self.least = len(self.best) if self._nodes <= NODES else root
 
     def _bound(self, wanted: int) -> int:
-        """Number of calls no two of which share a config: each needs its own."""
+        """A lower bound: calls, chosen greedily, of which no two are held by the same config."""
         count = 0
         while wanted:
             row = min(_rows(wanted), key=lambda row: (len(self._holders[row]), row))
@@ -124,7 +124,7 @@ class _Fewest:
 
 
 class _MostHeld:
-    """Branch and bound with a limit: the largest remaining gains bound what can be held."""
+    """Branch and bound with a limit; the sum of the largest remaining gains is the bound."""
 
     def __init__(self, masks: Sequence[int], most: int) -> None:
         self._masks, self._most, self._nodes = masks, most, 0
@@ -165,7 +165,7 @@ def _rows(mask: int) -> list[int]:
 
 
 def _exchanged(chosen: Sequence[int], losses: np.ndarray, masks: Sequence[int]) -> list[int]:
-    """Exchange single configs as long as that lowers the total loss and still holds the same calls."""
+    """Exchange single configs while that lowers the total loss and still holds the same calls."""
     costs = np.nan_to_num(losses, nan=1e3)
     best = list(chosen)
     held = _union([masks[place] for place in best])

@@ -1,4 +1,4 @@
-"""A rule fitted to times: its tree, its loss on calls left out, and whether it beats something simpler."""
+"""Fits a rule to measured times: its tree, its loss on left-out calls, and whether it beats simpler choices."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from autotuned.rules.waves import Waves
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.typed_json import Json
 
-LEAVES = 16  # of a tree at most: people read it
-GAIN, FACTOR = 0.01, 2.0  # gains that justify a rule: in the mean, or in the worst call
-NEAR = 2.0  # factor of the neighbours it is compared with
+LEAVES = 16  # most leaves of a tree, since people read it
+GAIN, FACTOR = 0.01, 2.0  # a rule must lower the mean loss by this much, or the worst loss by this factor
+NEAR = 2.0  # largest size ratio of the neighbours that it is compared with
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Fit:
     Attributes:
         table: The data. `within`: the allowed loss.
         configs: The configs of its leaves and formulas. `cover`: how they were chosen, by index in `table.configs`.
-        tree: None if there are too few calls. `leaf_of`: the index in `leaves` for each call.
+        tree: None for too few calls, or calls of one shape. `leaf_of`: the index in `leaves` for each call.
         left_out, left_out_across: The loss of each call when left out with its band, and with its combination of the
-            other sizes too; NaN if it was not, infinite if it got a config without a time.
-        compared: Mean and worst loss of the served left-out calls, under "rule" and under simpler ways.
-        served: Share of the calls left out that it serves.
+            other sizes too; NaN if it never was, infinite if its config was not measured.
+        compared: Mean and worst loss of the left-out calls that it serves, by "rule" and each simpler choice.
+        served: The share of left-out calls that it serves.
         why_not: Why it is not worth writing; "" if it is.
     """
 
@@ -53,10 +53,10 @@ class Fit:
     formulas: tuple[Formula, ...] = ()
 
     def rule(self, under: Conditions = BY_DEFAULT) -> Rule | None:
-        """The rule over the table's calls, worth it or not; None without a tree.
+        """The rule for the table's calls, even if not worth writing; None without a tree or pattern.
 
         Args:
-            under: What all times were measured under.
+            under: The conditions of all measurements.
         """
         if self.tree is None or self.table.pattern is None:
             return None
@@ -68,11 +68,11 @@ class Fit:
 
     @cached_property
     def leaves(self) -> list[Leaf]:
-        """The leaves of the tree, in its order."""
+        """The leaves of the tree, in file order."""
         return list(leaves(self.tree)) if self.tree is not None else []
 
     def to_json(self) -> dict[str, Json]:
-        """What is known of its loss."""
+        """A summary of its size and loss."""
         compared = {
             name: {"mean": rounded(mean), "worst": rounded(worst)} for name, (mean, worst) in self.compared.items()
         }
@@ -85,14 +85,14 @@ class Fit:
 def fit(table: Table, within: float, most: int | None = None, among: Iterable[str] | None = None) -> Fit:
     """Fit a rule to a table.
 
-    Its configs are among the fewest that hold every call within the loss, and, if their number is not limited, within
-    half of it. The size of the tree is what did best on calls left out. Configs and tree are chosen anew without them
-    each time, so that the loss is that of unseen calls.
+    Its configs come from the fewest that hold every call within the loss and, unless their number is limited, within
+    half of it. Cross-validation chooses the number of leaves: each time, configs and tree are chosen without the
+    left-out calls, so that their loss is that of unseen calls.
 
     Args:
         within: The allowed loss: 0.05 for 5%.
         most: Largest number of configs.
-        among: The configs that may be chosen; None for all. Losses are relative to the best of all.
+        among: The configs to choose from; None for all. Losses are relative to the best of all.
     """
     allowed = np.isin(table.configs, list(table.configs if among is None else among))
     choosable = np.where(allowed[None, :], table.losses, math.nan)
@@ -126,7 +126,7 @@ def fit(table: Table, within: float, most: int | None = None, among: Iterable[st
 def _bounded(
     trial: _Trial, grown: tree.Growth, groups: Sequence[np.ndarray], losses: Sequence[np.ndarray]
 ) -> Iterable[tuple[Loss | None, ...]]:
-    """What is known of each leaf, along and across."""
+    """The losses of each leaf, along and across, with corrected bounds."""
     kinds = []
     for kind, parts in enumerate((trial.along_grown(), trial.across_grown)):
         correction = trial.correction(parts, losses, kind)
@@ -143,7 +143,7 @@ def _tree(grown: tree.Grown, ends: Mapping[int, Leaf]) -> Tree:
 
 
 class _Trial:
-    """Fits trees without some calls, and measures the loss of these."""
+    """Cross-validation: fits trees without some calls, and measures the loss of these."""
 
     def __init__(
         self, table: Table, choosable: np.ndarray, features: tree.Features, within: float, most: int | None
@@ -156,41 +156,41 @@ class _Trial:
         self._waves = Waves(table)
         self._known: dict[tuple[bytes, tuple[int, ...]], tuple[list[Formula], np.ndarray | None]] = {}
         grown = {kind: self._all_grown(kind) for kind in (False, True)}
-        #: Whether formulas may choose, and the number of leaves.
+        #: Whether leaves may use formulas, and the number of leaves.
         self.predicts, self.leaves = self._best_size(grown)
         self._grown = grown[self.predicts]
 
     def configs(self, rows: np.ndarray, fewest: Sequence[int] | None = None) -> list[int]:
-        """Few configs that hold some calls, and without a limit those that hold them within half the loss.
+        """A few configs that hold some calls and, if their number is not limited, hold them within half the loss.
 
-        The other half is for a tree: unseen calls get the config of another one.
+        The other half is left to the tree: it gives unseen calls the config of another call.
         """
         losses = self._choosable[rows]
         few = cover.greedy(losses, self._within, self._most) if fewest is None else fewest
         return sorted({*few, *(cover.greedy(losses, self._within / 2) if self._most is None else ())})
 
     def grow(self, rows: np.ndarray, configs: Sequence[int], most: int, predicts: bool | None = None) -> tree.Growth:
-        """A tree fitted to some calls with some of the configs, and with formulas if these predict."""
+        """Fit a tree to some calls with some of the configs, and with formulas if `predicts`."""
         formulas, picks = (
             self.formulas(rows, configs) if (self.predicts if predicts is None else predicts) else ([], None)
         )
         return tree.Growth(self._features, self._costs, configs, rows, most, picks if formulas else None)
 
     def formulas(self, rows: np.ndarray, configs: Sequence[int]) -> tuple[list[Formula], np.ndarray | None]:
-        """Formulas fitted to some calls, and the config of every call that they choose; None without formulas."""
+        """Formulas fitted to some calls, and the config that they choose for every call; None without formulas."""
         key = rows.tobytes(), tuple(configs)
         if key not in self._known:
             self._known[key] = self._waves.fitted(rows, configs)
         return self._known[key]
 
     def _all_grown(self, predicts: bool) -> list[list[np.ndarray]]:
-        """The configs of every call with 1, 2, ... leaves, of trees without each of the bands."""
+        """For each fold, the config of every call by the tree fitted without the fold, with 1, 2, ... leaves."""
         return [self.grow(left, self.configs(left), LEAVES, predicts).predicted for _, left in self._along]
 
     def parted(self, grown: tree.Growth, losses: Sequence[np.ndarray]) -> tuple[tree.Growth, list[np.ndarray]]:
-        """Split a tree further where calls lose too much, for each kind of losses in turn.
+        """Split a tree further where calls lose too much, for each kind of loss in turn.
 
-        Also returns the leaf of each call for each kind: that before it is split for the next one.
+        Also returns the leaf of each call after each kind's splits.
         """
         groups = []
         for left_out in losses:
@@ -206,12 +206,12 @@ class _Trial:
     ) -> Correction | None:
         """Correct bounds so that they hold for bands used neither for trees nor for bounds.
 
-        A leaf is chosen by the same losses that bound it. So each band in turn is left out of everything, and the loss
-        of its calls is compared with the resulting bounds.
+        The losses that bound a leaf also selected it. So each fold in turn is left out of both, and the losses of its
+        calls are compared with the resulting bounds.
 
         Args:
-            parts: Calls left out, each with the tree grown without them.
-            losses: From `along` and `across`. `kind`: index of those that make the bounds.
+            parts: Left-out calls, each with the tree grown without them.
+            losses: From `along` and `across`. `kind`: the index of those that give the bounds.
         """
         found: list[tuple[float, ...]] = []
         numbers = folds.bands(self.table.steps)
@@ -230,15 +230,13 @@ class _Trial:
         return bounds.correction(lost, own, promised, bands, self._within, combinations if kind else None)
 
     def _best_size(self, grown: Mapping[bool, list[list[np.ndarray]]]) -> tuple[bool, int]:
-        """Whether to use formulas, and the number of leaves with the least cost of calls left out.
-
-        The smallest number if several are about as good.
-        """
+        """Whether to use formulas, and the number of leaves, by the cost of left-out calls."""
         sizes = {kind: self._best_of(trees) for kind, trees in grown.items()}
         best = min(sizes, key=lambda kind: (sizes[kind][1], kind))
         return best, sizes[best][0]
 
     def _best_of(self, trees: list[list[np.ndarray]]) -> tuple[int, float]:
+        """The least number of leaves whose mean cost is within half a standard error of the least, and that cost."""
         totals = []
         for count in range(LEAVES):
             costs = [
@@ -259,7 +257,7 @@ class _Trial:
         return found
 
     def along_grown(self) -> list[tuple[np.ndarray, tree.Growth]]:
-        """Bands left out, with the trees grown without them."""
+        """Left-out bands, each with the tree grown without them."""
         return [(out, self.grow(left, self.configs(left), self.leaves)) for out, left in self._along]
 
     @cached_property
@@ -276,7 +274,7 @@ class _Trial:
         return found
 
     def simpler(self) -> dict[str, np.ndarray]:
-        """The losses of the same calls under simpler choices than a rule."""
+        """The losses of the same calls by each of the simpler choices."""
         found = {name: np.full(len(self.table), math.nan) for name in SIMPLER}
         for out, left in self._along:
             single = int(np.argmin(self._costs[left].mean(axis=0)))
@@ -288,7 +286,7 @@ class _Trial:
         return found
 
     def _picks(self, row: int, here: Sequence[int], single: int) -> tuple[int, int, int]:
-        """A call's config by simpler means: the single best, its power of two's, its nearest neighbour's."""
+        """A call's config by each of `SIMPLER`."""
         octaves = np.log2(np.maximum(self.table.steps, 1.0))
         far = octaves - octaves[row]
         bucket = [at for at in here if math.ceil(octaves[at]) == math.ceil(octaves[row])]
@@ -306,14 +304,14 @@ def _corrected(known: Sequence[Known | None], correction: Correction | None) -> 
 
 
 def _judged(fitted: Fit, trial: _Trial) -> Fit:
-    """Add how it compares with simpler choices on the served calls left out."""
+    """Add the comparison with simpler choices on the left-out calls that it serves."""
     simpler = trial.simpler()
     asked = ~np.isnan(fitted.left_out)
     bounds = np.asarray([leaf.along.bound if leaf.along else math.inf for leaf in fitted.leaves])
     served = (bounds <= fitted.within)[fitted.leaf_of] & asked
     share = float(served.sum() / max(asked.sum(), 1))
     if not share:
-        return replace(fitted, why_not=f"no leaf of it has a bound of at most {fitted.within:.1%}")
+        return replace(fitted, why_not=f"none of its leaves has a bound within {fitted.within:.1%}")
     losses = {"rule": fitted.left_out, **simpler}
     compared = {name: (float(found[served].mean()), float(found[served].max())) for name, found in losses.items()}
     return replace(fitted, compared=compared, served=share, why_not=_why_not(compared))
@@ -326,6 +324,6 @@ def _why_not(compared: Mapping[str, tuple[float, float]]) -> str:
         return ""
     name = min(SIMPLER, key=lambda one: compared[one][0])
     return (
-        f"on the calls left out that it serves it loses {mean:.1%} in the mean and {worst:.0%} in the worst, and "
-        f"{name} {compared[name][0]:.1%} and {compared[name][1]:.0%}: neither {GAIN:.0%} better nor half of the worst"
+        f"on the left-out calls that it serves, it loses {mean:.1%} on average and {worst:.0%} at worst; {name} loses "
+        f"{compared[name][0]:.1%} and {compared[name][1]:.0%}: neither {GAIN:.0%} better on average nor half the worst"
     )

@@ -1,4 +1,4 @@
-"""Which calls are left out together, so that a rule's loss holds for unmeasured calls."""
+"""Folds of cross-validation: which calls are left out together, so that a rule's loss holds for unmeasured calls."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from autotuned.rules import tree
 from autotuned.rules.rule import Tuned, Values
 from autotuned.rules.table import Table
 from autotuned.typed_json import INT64_MAX
 
-MULTIPLES = (256, 128, 64, 16)  # that a tree may test
-APART = 1.3  # smallest factor between a fitted call and one left out
+APART = 1.3  # least size ratio between a fitted call and a left-out one
 BAND = 1.5  # largest size of a band over its smallest
 FOLDS = 8  # bands left out together are this many bands apart
-COMBINED = 8  # largest number of groups of other sizes that are left out in turn
-CALLS = 0.95  # share of the calls left out that tell how far from a tuned size a call may be
-BEYOND = 2.0  # no other size is served further from the tuned ones
+COMBINED = 8  # most groups of combinations of the other sizes; they are left out in turn
+CALLS = 0.95  # quantile of left-out calls' distances from tuned sizes, up to which a rule serves
+BEYOND = 2.0  # largest factor beyond the tuned values at which sizes other than `along` are served
 LEAST = 4  # fewest combinations from which one can be left out
 
 
 def bands(steps: np.ndarray) -> np.ndarray:
-    """The number of each call's band; few sizes have a band each."""
+    """The number of each call's band; if there are few sizes, each is a band."""
     values = sorted(set(steps.tolist()))
     if len(values) <= 2 * FOLDS:
         return np.searchsorted(values, steps)
@@ -33,7 +33,7 @@ def bands(steps: np.ndarray) -> np.ndarray:
 
 
 def near(steps: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Which calls are within `APART` of one left out."""
+    """Which calls are within `APART` of a left-out one."""
     values = np.unique(steps[out])
     at = np.maximum(np.abs(steps), 1.0)[:, None]
     with np.errstate(divide="ignore"):
@@ -42,7 +42,7 @@ def near(steps: np.ndarray, out: np.ndarray) -> np.ndarray:
 
 
 def along(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Leave out whole bands of the size `along`: calls left out, and those that remain."""
+    """Leave out whole bands of the size `along`; yields the left-out calls and those that remain, `APART` from them."""
     numbers = bands(table.steps)
     count = int(numbers.max()) + 1 if len(numbers) else 0
     for fold in range(min(FOLDS, count)):
@@ -53,7 +53,7 @@ def along(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def reach(table: Table) -> float:
-    """The factor to the nearest tuned size of the same combination that 95 of 100 calls left out had at most."""
+    """The ratio to the nearest remaining size of the same combination that 95 of 100 left-out calls do not exceed."""
     far = []
     for out, left in along(table):
         rest = _steps(table, left)
@@ -69,7 +69,7 @@ def _apart(one: float, other: float) -> float:
 
 
 def at(size: float) -> float:
-    """A size for measuring distances by factor: at least 1."""
+    """A size as used in ratios: at least 1."""
     return max(abs(float(size)), 1.0)
 
 
@@ -77,13 +77,13 @@ def _steps(table: Table, rows: Iterable[int]) -> dict[Values, list[int]]:
     """The sizes `along` of some calls, by combination of the other sizes."""
     found: dict[Values, list[int]] = {}
     place = table.names.index(table.along)
-    for row in rows:  # not of `steps`: floats do not hold all sizes
+    for row in rows:  # exact, unlike the floats of `steps`
         found.setdefault(table.others[row], []).append(table.sizes[row][place])
     return found
 
 
 def tuned(table: Table) -> Iterator[Tuned]:
-    """The tuned combinations of the other sizes, each with the spans of the size `along` that are near tuned ones."""
+    """The tuned combinations of the other sizes, each with the spans of `along` within `reach` of tuned values."""
     most, (low, high) = reach(table) * (1 + 1e-9), limits(table)[table.along]
     for others, steps in sorted(_steps(table, range(len(table))).items()):
         spans: list[tuple[int, int]] = []
@@ -97,10 +97,9 @@ def tuned(table: Table) -> Iterator[Tuned]:
 
 
 def limits(table: Table, rows: Iterable[int] | None = None) -> dict[str, tuple[int, int]]:
-    """The least and the largest of each size for which something is known from some calls, all if None.
+    """The range of each size that a rule fitted to some calls covers; to all calls if None.
 
-    Of other sizes than `along` that is beyond the tuned ones by the factor that 95 of 100 calls left out had to the
-    nearest, and at most `BEYOND`.
+    Sizes other than `along` may exceed their tuned values (`_beyond`).
     """
     sizes = table.sizes if rows is None else [table.sizes[row] for row in rows]
     found = {name: (min(column), max(column)) for name, column in zip(table.names, zip(*sizes))}
@@ -111,7 +110,10 @@ def limits(table: Table, rows: Iterable[int] | None = None) -> dict[str, tuple[i
 
 
 def _beyond(table: Table) -> dict[str, float]:
-    """How far beyond the tuned ones each size but `along` may be, as a factor."""
+    """The factor by which each size other than `along` may exceed its tuned values, at most `BEYOND`.
+
+    95 of 100 calls had at most this ratio to the nearest value in another group.
+    """
     groups, found = _groups(table), {}
     for place, name in enumerate([name for name in table.names if name != table.along] if groups else []):
         far = {}
@@ -124,24 +126,24 @@ def _beyond(table: Table) -> dict[str, float]:
 
 
 def multiples(table: Table) -> dict[str, int]:
-    """The largest of `MULTIPLES` that divides all values of a size, by name, where one does."""
+    """The largest divisor, of those that a tree may test, of all values of a size, by name; none if not in the dict."""
     found = {}
     for name, column in zip(table.names, zip(*table.sizes)):
-        number = next((number for number in MULTIPLES if not any(size % number for size in column)), 1)
+        number = max((number for number in tree.DIVISORS if not any(size % number for size in column)), default=1)
         found.update({name: number} if number > 1 else {})
     return found
 
 
 def _groups(table: Table) -> dict[Values, int]:
-    """The combinations of the other sizes, each with the number of those that are left out with it; {} for few."""
+    """The number of the group with which each combination of the other sizes is left out; {} for too few of them."""
     kinds = sorted(set(table.others))
     return {others: number % COMBINED for number, others in enumerate(kinds)} if len(kinds) >= LEAST else {}
 
 
 def across(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Leave out whole combinations of the other sizes, and from the rest the bands around them.
+    """Like `along`, but also leave out whole combinations of the other sizes.
 
-    Only those that are near enough to the others to be served.
+    Calls too far from the remaining ones to be served are skipped.
     """
     groups = _groups(table)
     if not groups:

@@ -1,4 +1,4 @@
-"""Predicted times of configs: sums of sizes and of waves of tiles, each with a factor, as text that people can read."""
+"""Predicted times of configs: sums of products of sizes and waves of tiles, written as readable text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from autotuned._startup import Frozen
 
 
 class Term(Frozen):
-    """A part of a predicted time: a number of microseconds, times sizes, times waves of tiles.
+    """A term of a formula: a number of microseconds, times sizes, times waves of tiles.
 
     Attributes:
-        names: The sizes. `processors`: tiles of a wave, 1 to count the tiles; 0 if waves do not matter.
+        names: The sizes. `processors`: tiles per wave, 1 to count the tiles; 0 for no waves.
     """
 
     number: float
@@ -31,7 +31,7 @@ class Formula(Frozen):
     """The predicted time of a config.
 
     Attributes:
-        config: Its place in the rule's list. `tiles`: the size of a tile by the name of the size that it divides.
+        config: Its index in the rule's list. `tiles`: the size of a tile by the name of the size that it divides.
     """
 
     config: int
@@ -46,26 +46,26 @@ class Formula(Frozen):
 
 
 def tiles_words(tiles: Iterable[tuple[str, int]]) -> str:
-    """A product of sizes as text, each divided by that of its tile: `M/128 * N`."""
+    """A number of tiles as text: `M/128 * N`."""
     return " * ".join(name if tile == 1 else f"{name}/{tile}" for name, tile in tiles)
 
 
 def tiles_of(sizes: Iterable[int], tiles: Iterable[int]) -> int:
-    """The number of tiles: sizes divided by those of a tile, 1 where none are left, rounded up."""
+    """The number of tiles: the product of the sizes, each divided by that of its tile, or 1, and rounded up."""
     product = 1
     for size, tile in itertools.zip_longest(sizes, tiles, fillvalue=1):
         product *= -(-size // tile)
     return product
 
 
-_Tiling: TypeAlias = "tuple[tuple[int, int], ...]"  # which size is divided by what
+_Tiling: TypeAlias = "tuple[tuple[int, int], ...]"  # index of a size, and of its tile the size
 
 
 class Predictor:
-    """Formulas, ready for calls: what several have in common is computed once.
+    """Evaluates formulas; products and waves that several share are computed once.
 
     Args:
-        names: Of the sizes, in the order in which calls give them.
+        names: The sizes, in the order of a call's values.
     """
 
     def __init__(self, names: Sequence[str], formulas: Sequence[Formula]) -> None:
@@ -106,7 +106,7 @@ class Predictor:
         for config, numbers, used in self._formulas:
             try:
                 us = sum(map(mul, numbers, used(parts)))
-            except OverflowError:  # a file may say anything
+            except OverflowError:  # an integer too large for a float
                 continue
             if us < least:
                 best, least = config, us

@@ -1,4 +1,4 @@
-"""A rule: a small tree from the sizes of a call to a config, with its loss on calls that were left out."""
+"""A rule: a small tree from the sizes of a call to a config, with its loss on left-out calls."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from autotuned.store import record
 from autotuned.store.conditions import Conditions
 from autotuned.typed_json import Json, canonical, typed, wrong
 
-SIZE = "size"  # in a rule's call, `{"size": "M"}` stands for any size, the same one in every place
-FASTEST = "fastest"  # a leaf's config where the rule's formulas choose
-Values = tuple[int, ...]  # of a call, in the order of a rule's sizes
+SIZE = "size"  # in a rule's call, `{"size": "M"}` stands for any size, the same wherever it occurs
+FASTEST = "fastest"  # a leaf's config if the rule's formulas choose
+Values = tuple[int, ...]  # a call's sizes, in the order of `Rule.sizes`
 
 
 class Split(Frozen):
     """A test on sizes: whether a number computed from them is at most a limit, or a multiple of it.
 
     Attributes:
-        names: The sizes; their product counts. `divides`: whether it is asked for a multiple of `number`.
-        tiles: What each size is divided by, rounded up: the product is a number of tiles. Empty for 1.
-        processors: If not 0, the product is that of all tiles, and the number how many percent of the places in their
-            waves they fill, each wave with a tile for each processor.
+        names: The sizes to multiply. `divides`: whether to test for multiples of `number`, not for at most `number`.
+        tiles: What each size is divided by, rounded up, so that the product is a number of tiles. Empty for 1.
+        processors: If not 0, the test is on how full, in percent, the waves of these tiles are, with one tile per
+            processor.
     """
 
     names: tuple[str, ...]
@@ -38,7 +38,7 @@ class Split(Frozen):
 
     @property
     def subject(self) -> str:
-        """The number as text."""
+        """The tested number as text."""
         product = tiles_words(zip(self.names, self.tiles or (1,) * len(self.names)))
         return f"fill({product}, {self.processors})" if self.processors else product
 
@@ -46,7 +46,7 @@ class Split(Frozen):
         return f"{self.subject} {self._words('% {} == 0', '<= {}')}"
 
     def negated(self) -> str:
-        """The opposite, as a test."""
+        """The negated test as text."""
         return f"{self.subject} {self._words('% {} != 0', '> {}')}"
 
     def _words(self, divides: str, limits: str) -> str:
@@ -59,16 +59,16 @@ class Split(Frozen):
 
 
 def number_of(sizes: Iterable[int], tiles: Iterable[int], processors: int) -> int:
-    """The number that a split asks about."""
+    """The number that a split tests."""
     product = tiles_of(sizes, tiles)
     return 100 * product // (processors * max(1, -(-product // processors))) if processors else product
 
 
 class Loss(Frozen):
-    """How much slower a leaf's config was than the best, over calls that were left out.
+    """How much slower a leaf's config was than the best, over left-out calls.
 
     Attributes:
-        calls: How many. `mean`, `worst`: 0.02 is 2% more time.
+        calls: Their number. `mean`, `worst`: 0.02 is 2% more time.
         bound: The loss that 95 of 100 calls are expected not to exceed.
     """
 
@@ -79,17 +79,17 @@ class Loss(Frozen):
 
 
 class Tree(Frozen):
-    """A part of a rule's tree: a `Leaf` or a `Node`."""
+    """A rule's tree, or a part of it: a `Leaf` or a `Node`."""
 
 
 class Leaf(Tree):
     """The end of a path through a tree.
 
     Attributes:
-        config: Its place in the rule's list; None for the one that the rule's formulas say is fastest.
-        calls: How many tuned calls end here.
-        along: The loss where only the size `Rule.along` is new. `across`: where the other sizes are new too. None where
-            too few calls could tell.
+        config: Its index in the rule's list; None for the fastest by the rule's formulas.
+        calls: The number of tuned calls that end here.
+        along: The loss if only the size `Rule.along` is new. `across`: if the other sizes are new too. None for too
+            few calls.
     """
 
     config: int | None
@@ -99,7 +99,7 @@ class Leaf(Tree):
 
 
 class Node(Tree):
-    """A split, the part below it where it holds, and the other part."""
+    """A split, the tree if it holds, and the other one."""
 
     split: Split
     then: Tree
@@ -110,7 +110,7 @@ class Answer(Frozen):
     """A rule's answer for a call.
 
     Attributes:
-        config: Its place in the rule's list; None for a call outside the tuned sizes. `bound`: of the loss; None if
+        config: Its index in the rule's list; None for a call outside the tuned sizes. `bound`: on the loss; None if
             unknown.
         words: The path through the tree and the bound, or why there is none.
     """
@@ -120,16 +120,16 @@ class Answer(Frozen):
     words: str
 
 
-Spans = tuple[tuple[int, int], ...]  # of sizes, each with its least and its largest
+Spans = tuple[tuple[int, int], ...]  # ranges of sizes, both ends included
 
 
 class Tuned(Frozen):
-    """Tuned sizes.
+    """A tuned combination of sizes.
 
     Attributes:
         sizes: Values of all sizes but `Rule.along`, in the order of `Rule.sizes`.
-        along: The spans of `Rule.along` tuned with them. The gaps between are wider than what was left out to learn the
-            loss.
+        along: The spans of `Rule.along` that the rule serves with them. Values in the gaps are further from tuned ones
+            than left-out calls were, so their loss is unknown.
     """
 
     sizes: Values
@@ -141,13 +141,13 @@ class Rule(Frozen):
 
     Attributes:
         call: The call part of a key, with `{"size": name}` for each size that differs.
-        sizes: The smallest and largest tuned value by name, in the order of values.
+        sizes: The smallest and largest value that it covers, by name; `Values` are in this order.
         along: The size with the most tuned values.
         tuned: The tuned combinations of the other sizes, each with its spans.
         configs: Canonical forms, indexed by the leaves.
-        conditions: What all times were measured under.
-        multiples: The number of which all tuned values of a size are multiples; other values are unknown.
-        times: Formulas of the configs among which the fastest is looked for.
+        conditions: Those of all measurements.
+        multiples: A divisor of all tuned values of a size, by name; other values are not served.
+        times: Formulas for the times of the configs of which the fastest may be chosen.
     """
 
     call: Json
@@ -170,7 +170,7 @@ class Rule(Frozen):
 
     @cached_property
     def name(self) -> str:
-        """Its name in its file and context: the calls that it serves, with their fixed sizes."""
+        """Its name within a file and context: its call as text."""
         return canonical(self.call)
 
     @cached_property
@@ -189,7 +189,7 @@ class Rule(Frozen):
         return list(marks(self.call))
 
     def values(self, sizes: Sequence[int]) -> Values | None:
-        """The values of a call with this rest; None if a fixed size differs, or two places of one size disagree.
+        """The values of a call with this rest; None if a fixed size differs, or one size has two values.
 
         Args:
             sizes: All sizes of the call, in the order of `shape_of`.
@@ -203,7 +203,7 @@ class Rule(Frozen):
                 found[place] = size
             elif found[place] != size:
                 return None
-        return tuple(found)  # type: ignore[arg-type]  # each name stands somewhere in the call (`text.load_rule`)
+        return tuple(found)  # type: ignore[arg-type]  # `text.load_rule` refuses names that the call lacks
 
     @cached_property
     def _ranges(self) -> list[tuple[int, int]]:
@@ -237,7 +237,7 @@ class Rule(Frozen):
         return compiled(self.tree)
 
     def leaf(self, values: Values) -> Leaf:
-        """The leaf of a call, whatever its sizes."""
+        """The leaf of a call, even outside the tuned sizes."""
         node = self._compiled
         while type(node) is tuple:
             places, split, then, other = node
@@ -245,7 +245,7 @@ class Rule(Frozen):
         return node  # type: ignore[no-any-return]
 
     def loss(self, leaf: Leaf, values: Values) -> Loss | None:
-        """The known loss of a call in a leaf; None for a call outside the tuned sizes."""
+        """The loss of a call in its leaf; None if unknown, or for a call outside the tuned sizes."""
         for value, (low, high) in zip(values, self._ranges):
             if not low <= value <= high:
                 return None
@@ -257,7 +257,7 @@ class Rule(Frozen):
         return leaf.across if _within(values[at], self._spans) else None
 
     def config(self, values: Values, within: float) -> int | None:
-        """The index of the config for a call whose loss is bounded by `within`; None if the rule abstains."""
+        """The index of a call's config if its loss is bounded by `within`; None if the rule abstains."""
         leaf = self.leaf(values)
         loss = self.loss(leaf, values)
         if loss is None or loss.bound > within:
@@ -274,14 +274,14 @@ class Rule(Frozen):
         return Predictor(list(self.sizes), self.times)
 
     def answer(self, values: Values, within: float) -> Answer:
-        """The answer in words."""
+        """The answer for a call, with the reason in words."""
         given = dict(zip(self.sizes, values))
         for name, (low, high) in self.sizes.items():
             if not low <= given[name] <= high:
-                return Answer(None, None, f"{name}={given[name]} is outside of the tuned {low} to {high}")
+                return Answer(None, None, f"{name}={given[name]} is outside the tuned range {low} to {high}")
         for name, number in self.multiples.items():
             if given[name] % number:
-                return Answer(None, None, f"{name}={given[name]} is not a multiple of {number}, as all tuned are")
+                return Answer(None, None, f"{name}={given[name]} is not a multiple of {number}, as tuned values are")
         if not _within(given[self.along], self._spans):
             spans = ", ".join(f"{low} to {high}" for low, high in self._spans)
             return Answer(None, None, f"{self.along}={given[self.along]} is in a gap between tuned values: {spans}")
@@ -292,10 +292,10 @@ class Rule(Frozen):
             config, us = self.fastest(values)
             path += f", the fastest by its formulas ({us:.3g} us)"
         if loss is None or config is None:
-            return Answer(config, None, f"{path}: too few calls for a bound of the loss")
-        allowed = "" if loss.bound <= within else f", above the {within:.1%} that is allowed"
+            return Answer(config, None, f"{path}: too few calls to bound the loss")
+        allowed = "" if loss.bound <= within else f", above the allowed {within:.1%}"
         said = f"at most {loss.bound:.1%} of loss in 95 of 100 calls{allowed}"
-        return Answer(config, loss.bound, f"{path}: {said} (left out: {loss.calls} calls, {loss.mean:.1%} in the mean)")
+        return Answer(config, loss.bound, f"{path}: {said} ({loss.calls} left-out calls: {loss.mean:.1%} on average)")
 
     @property
     def leaves(self) -> list[Leaf]:
@@ -304,12 +304,12 @@ class Rule(Frozen):
 
     @property
     def calls(self) -> int:
-        """Number of calls it was fitted to."""
+        """The number of calls that it was fitted to."""
         return sum(leaf.calls for leaf in self.leaves)
 
     @property
     def words(self) -> str:
-        """Its sizes in a line."""
+        """The ranges of its sizes as text."""
         return ", ".join(f"{name} {low} to {high}" for name, (low, high) in self.sizes.items())
 
     def to_json(self) -> dict[str, Json]:
@@ -364,14 +364,14 @@ def _tree_json(tree: Tree) -> dict[str, Json]:
 
 
 def marks(call: Json) -> Iterator[str | int]:
-    """The sizes of a rule's call in the order of `shape_of`: names, or numbers where they are fixed."""
+    """The sizes of a rule's call in the order of `shape_of`: names, or numbers if fixed."""
     for _, value in sorted(typed(call.get("values", {}), dict, "values").items()):
         if type(value) is int or _name(value) is not None:
             yield value if type(value) is int else str(_name(value))
     for _, tensor in sorted(typed(call.get("tensors", {}), dict, "tensors").items()):
         for size in typed(typed(tensor, dict, "tensor").get("shape", []), list, "shape"):
             if type(size) is not int and _name(size) is None:
-                raise wrong("shape", "sizes, or names of them", size)
+                raise wrong("shape", "sizes, or their names", size)
             yield size if type(size) is int else str(_name(size))
 
 

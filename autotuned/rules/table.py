@@ -24,8 +24,8 @@ class Table:
         names: The sizes that differ.
         sizes: Their values, one tuple a call.
         times: Microseconds by measured config, one mapping per call; none is empty.
-        pattern: The call of a rule over these calls; None if only numbers matter.
-        processors: Of the device; 0 if unknown.
+        pattern: The call of a rule for these calls; None if no rule is to be made.
+        processors: The device's number of multiprocessors; 0 if unknown.
     """
 
     names: tuple[str, ...]
@@ -66,14 +66,14 @@ class Table:
 
 
 def tables(calls: Iterable[tuple[Json, Mapping[str, float]]], processors: int = 0) -> list[tuple[Table, list[int]]]:
-    """Tables of calls of one kernel and context, one for each group of calls that are equal but for sizes.
+    """Make a table of each group of calls that differ only in sizes; all are of one kernel and context.
 
-    A size in several places, such as the rows of a matrix and the number of rows, has one name: that of the scalar
-    argument, if there is one. Of equal calls the first counts.
+    A size that occurs in several places, such as a matrix's rows and the argument for their number, has one name: the
+    scalar argument's, if there is one. Duplicate calls are dropped.
 
     Args:
-        calls: The call part of each key, and microseconds by config; calls without times are left out.
-        processors: Of the device; 0 if unknown.
+        calls: The call part of each key, and microseconds by config; calls without times are dropped.
+        processors: The device's number of multiprocessors; 0 if unknown.
 
     Returns:
         Each table with the indices of its calls.
@@ -90,7 +90,7 @@ def tables(calls: Iterable[tuple[Json, Mapping[str, float]]], processors: int = 
 def _table(group: Sequence[tuple[int, Json, Sizes, Mapping[str, float]]], processors: int) -> tuple[Table, list[int]]:
     paths = [path for path, _ in group[0][2]]
     columns = {path: tuple(sizes[place][1] for _, _, sizes, _ in group) for place, path in enumerate(paths)}
-    named: dict[Values, str] = {}  # a column, and the first of its places: values come before the shapes of tensors
+    named: dict[Values, str] = {}  # column -> its first path: values come before the shapes of tensors
     for path, column in columns.items():
         if len(set(column)) > 1:
             named.setdefault(column, path)

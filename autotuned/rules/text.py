@@ -14,8 +14,8 @@ from autotuned.rules.rule import FASTEST, Leaf, Loss, Node, Rule, Split, Tree, T
 from autotuned.store import conditions, record
 from autotuned.typed_json import INT64_MAX, Json, digest, integer, integers, is_finite, named, typed, wrong
 
-DIGITS = 40  # of a number in a split: a product of two sizes has 38 at most
-DEPTH = 32  # of a tree; one that is fitted has four or five levels
+DIGITS = 40  # most digits of a number in a split: a product of two sizes has up to 38
+DEPTH = 32  # most levels of a tree; fitted trees have four or five
 _TERM = re.compile(r"(?P<name>.+?)(?:/(?P<tile>[1-9]\d{0,17}))?")
 _TERMS = r"(?P<{}>\S+(?: \* \S+)*)"
 _TEST = re.compile(
@@ -29,9 +29,9 @@ _PART = re.compile(
 
 
 def lines(rule: Rule, context: Json) -> list[str]:
-    """A rule's text in a config file: a line for each config and each node of the tree, so that git shows changes.
+    """A rule's lines in a config file: one for each config and each node of the tree, so that git shows changes.
 
-    Git may combine lines of two rules, so that leaves count other configs: the digest detects that.
+    Git may mix lines of two rules, so that leaves index the wrong configs: the digest detects that.
     """
     head = {"context": context, **rule.to_json()}
     head = {"context": context, "digest": _digest(head), **head}
@@ -45,7 +45,7 @@ def lines(rule: Rule, context: Json) -> list[str]:
 
 
 def _digest(data: Mapping[str, Json]) -> str:
-    """The digest of a rule as JSON."""
+    """The digest of a rule's JSON."""
     return digest({name: value for name, value in data.items() if name != "digest"})[:16]
 
 
@@ -106,7 +106,7 @@ def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
             raise wrong(f"{where}.multiples", f"sizes among {', '.join(sizes)}", name)
         integer(number, f"{where}.multiples.{name}", 1)
     if fields.get("digest", _digest(fields)) != _digest(fields):
-        raise wrong(f"{where}.digest", f"{_digest(fields)}, that of its lines", fields["digest"])
+        raise wrong(f"{where}.digest", f"{_digest(fields)}, the digest of its lines", fields["digest"])
     return context, Rule(call, sizes, along, tuned, configs, under, tree, multiples, times)
 
 
@@ -146,7 +146,7 @@ def _call(data: Json, sizes: Mapping[str, Any], where: str) -> Json:
 def _term(text: str, where: str) -> Term:
     found = _PART.fullmatch(text)
     if found is None:
-        raise wrong(where, "terms such as '1.5', '0.002 * K' and '3e-05 * K * waves(132)', with ' + ' between", text)
+        raise wrong(where, "terms such as '1.5', '0.002 * K' and '3e-05 * K * waves(132)', joined by ' + '", text)
     names = tuple(found["names"].split(" * ")[1:])
     return Term(float(found["number"]), names, int(found["processors"] or 0))
 
@@ -165,7 +165,7 @@ class _Loader:
     def _config(self, data: Json, where: str) -> int:
         config = integer(data, where)
         if config >= self._configs:
-            raise wrong(where, f"a place in the list of {self._configs} configs, from 0", config)
+            raise wrong(where, f"an index, from 0, into the list of {self._configs} configs", config)
         return config
 
     def formula(self, data: Json, where: str) -> Formula:

@@ -1,4 +1,4 @@
-"""A tree grown from a table of losses, the split that saves most first, so that any number of leaves is a tree."""
+"""Grows a tree from a table of losses, best split first, so that stopping at any number of leaves gives a tree."""
 
 from __future__ import annotations
 
@@ -13,31 +13,30 @@ import numpy as np
 from autotuned.rules.rule import Split, Values, number_of
 from autotuned.rules.table import MISSING
 
-LEAF = 4  # fewest calls of a leaf
+LEAF = 4  # fewest calls in a leaf
 DIVISORS = (16, 64, 128, 256)  # alignments that matter to tiles and vector loads
 TILES = (1, 64, 128, 256)
-CHUNK = 1 << 18  # numbers that are worked on at once
-TOLD = 3.0  # logarithm of a likelihood ratio from which a split is not taken for chance
-PICKS = -1  # for the config of a leaf: what formulas choose for each call
-STEEP = 0.1  # at this loss the quadratic part of the cost equals the linear one
+CHUNK = 1 << 18  # numbers processed at once
+TOLD = 3.0  # log-likelihood ratio above which a split is not attributed to chance
+PICKS = -1  # a leaf's config if formulas choose for each call
+STEEP = 0.1  # the loss at which the quadratic part of the cost equals the linear one
 
 
 def costs(losses: np.ndarray) -> np.ndarray:
-    """What a tree minimizes: large losses count more than in proportion, unmeasured configs are never taken."""
-    known = np.minimum(np.nan_to_num(losses, nan=0.0), MISSING)  # a square of more may be no float
+    """The cost that a tree minimizes: it grows faster than the loss; unmeasured configs cost too much to be chosen."""
+    known = np.minimum(np.nan_to_num(losses, nan=0.0), MISSING)  # the square of more may overflow
     return np.where(np.isnan(losses), MISSING, np.minimum(known + known**2 / STEEP, MISSING / 10))
 
 
-Saving = tuple[float, int, int, int]  # its gain, a feature, and the ranks on both sides of the test
+Saving = tuple[float, int, int, int]  # gain, feature, and the ranks on both sides of the test
 
 
 class Features:
-    """What a tree may test: each size, products of two, how many tiles they make, how full the waves of these tiles
-    are, and whether a size is a multiple of something.
+    """What a tree may test: sizes, products of two, numbers of tiles, how full the waves of tiles are, divisibility.
 
     Attributes:
-        columns: Features by calls: the rank of each value, since floats do not hold large products exactly. Yes or
-            no is 0 or 1, tested as "at most 0".
+        columns: Features by calls. Values are given by rank, since floats do not hold large products exactly;
+            divisibility is 0 if a size is a multiple, else 1, tested as "at most 0".
     """
 
     def __init__(self, names: Sequence[str], sizes: Sequence[Values], processors: int = 0) -> None:
@@ -86,7 +85,7 @@ class Features:
 
 
 def roundest(low: int, high: int) -> int:
-    """The number between two, both included, that is a multiple of the largest power of two, as tiles are."""
+    """The number from `low` to `high` that is a multiple of the largest power of two, as sizes of tiles are."""
     if low <= 0:
         return min(max(0, low), high) if high >= 0 else high
     bit = 1
@@ -96,7 +95,7 @@ def roundest(low: int, high: int) -> int:
 
 
 def _surprise(some: np.ndarray | int, count: np.ndarray | int) -> np.ndarray:
-    """Minus the logarithm of the likelihood that just these calls of so many are among some, at their own rate."""
+    """The negative log-likelihood of `some` events in `count` trials at their own rate."""
     rate = np.clip(some / np.asarray(count), 1e-12, 1 - 1e-12)
     likely: np.ndarray = some * np.log(rate) + (count - some) * np.log(1 - rate)
     return -likely
@@ -109,7 +108,7 @@ class Grown:
     Attributes:
         rows: The calls it was fitted to. `all_rows`: all calls that reach it.
         config: The best for `rows`, or `PICKS`.
-        saving: The split that saves most, once it was searched; None for none.
+        saving: The best split, once searched; None without one.
     """
 
     rows: np.ndarray
@@ -124,7 +123,7 @@ class Grown:
 
     @property
     def guesses(self) -> bool:
-        """Whether its config was not measured for some call it was fitted to."""
+        """Whether its config was not measured for some call that it was fitted to."""
         return self.cost >= MISSING
 
 
@@ -134,7 +133,7 @@ class Growth:
 
     Attributes:
         costs: Calls by configs. `configs`: those that may be chosen, by index in the table.
-        picks: The config of every call that formulas choose: may be chosen too, as `PICKS`. None without formulas.
+        picks: The config that formulas choose for every call; may be chosen too, as `PICKS`. None without formulas.
         predicted: The config of every call with 1, 2, ... leaves.
     """
 
@@ -148,7 +147,7 @@ class Growth:
 
     def __post_init__(self) -> None:
         by_config = self.costs[:, self.configs]
-        if self.picks is not None:  # the first, so that it is taken where another is just as good
+        if self.picks is not None:  # first, so that ties choose it
             by_config = np.column_stack([self.costs[np.arange(len(self.costs)), self.picks], by_config])
             self.configs = [PICKS, *self.configs]
         self._by_config = np.ascontiguousarray(by_config.T)
@@ -195,7 +194,7 @@ class Growth:
         return leaf.then, leaf.other
 
     def isolate(self, exceeds: np.ndarray, most: int) -> None:
-        """Split leaves to isolate calls whose loss is often too large; configs stay.
+        """Split leaves to isolate regions where the loss is often too large; configs stay.
 
         Args:
             exceeds: Whether the loss of each call was too large when it was left out.
@@ -212,7 +211,7 @@ class Growth:
                     waiting.append(part)
 
     def _isolating(self, leaf: Grown, exceeds: np.ndarray) -> Saving | None:
-        """The split that best tells calls with large losses from others, if chance alone would hardly do as well."""
+        """The split that best separates calls with large losses from others, if it is unlikely to be chance."""
         count, total = len(leaf.rows), int(exceeds[leaf.rows].sum())
         if count < 2 * LEAF or total in (0, count):
             return None
@@ -233,7 +232,7 @@ class Growth:
 
         def saved(rows: np.ndarray) -> np.ndarray:
             before = after = np.full((len(rows), rows.shape[1] - 1), np.inf)
-            for costs in self._by_config:  # one at a time, so that its data stays in the processor's cache
+            for costs in self._by_config:  # one at a time, so that the data fits into the CPU's cache
                 sums = np.cumsum(costs[rows], axis=1)
                 before = np.minimum(before, sums[:, :-1])
                 after = np.minimum(after, sums[:, -1:] - sums[:, :-1])
@@ -246,8 +245,8 @@ class Growth:
         """The split with the largest gain, the first of several; None without one.
 
         Args:
-            gains: Of each place of each row of calls, in the order of a feature.
-            width: How many numbers it needs for a call.
+            gains: The gain of splitting at each place of each row of calls, which are in the order of a feature.
+            width: How many numbers it needs per call.
         """
         best, member = None, np.zeros(len(self.costs), dtype=bool)
         member[leaf.rows] = True

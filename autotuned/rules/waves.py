@@ -1,4 +1,4 @@
-"""Formulas of times fitted to a table: a tiled kernel's time grows with the number of waves, not with the sizes."""
+"""Fits formulas to a table's times: a tiled kernel's time grows with the number of waves, not with the sizes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from autotuned.rules.formula import Formula, Term
 from autotuned.rules.table import Table
 
 PER_PROCESSOR = (1, 2, 3, 4)  # programs that a multiprocessor may run at a time
-SIZES = 4  # of more, no products
-TILINGS = 500  # that are tried at most
-TOLD_BY = 4  # configs that decide the layout of tiles
-SHARE = 0.01  # a term that never makes as much of the time is dropped
+SIZES = 4  # most sizes for which products are tried
+TILINGS = 500  # if there are more, parameters equal in all configs are skipped, and the first twice as many are tried
+TOLD_BY = 4  # most configs that decide the tiling
+SHARE = 0.01  # a term that is always a smaller share of the time is dropped
 Tiling = tuple[str | int | None, ...]  # for each size: the parameter that divides it, 1, or None for a loop over it
 
 
@@ -37,10 +37,10 @@ class Waves:
         self._known: dict[Any, np.ndarray] = {}
 
     def fitted(self, rows: np.ndarray, configs: Sequence[int]) -> tuple[list[Formula], np.ndarray | None]:
-        """Formulas fitted to some calls, and the config of every call that they choose, by index in the table.
+        """Formulas fitted to some calls, and the config that they choose for every call, by index in the table.
 
-        Configs that were not measured for each of the calls have no formula, nor those that are fastest for none. None
-        for the configs without formulas.
+        A config has no formula if some of the calls lacks its time, or if it is the fastest for none. None for the
+        configs without formulas.
         """
         measured = [one for one in configs if not np.isnan(self._times[rows, one]).any()]
         found = [self._solved(self._columns(self._tiles(one), PER_PROCESSOR), rows, one)[0] for one in measured]
@@ -66,10 +66,10 @@ class Waves:
 
     @cached_property
     def _tiling(self) -> Tiling:
-        """Which parameter divides which size: the guess that explains the times of some different configs best."""
+        """Which parameter divides which size: the guess that best fits the times of a few different configs."""
         rows, told_by = np.arange(len(self._table)), self._different()
 
-        @cache  # parameters of a config that are equal divide alike
+        @cache  # many tilings give a config the same tiles
         def error(config: int, tiles: tuple[int | None, ...]) -> float:
             return self._solved(self._columns(tiles, (1,)), rows, config)[1]
 
@@ -78,7 +78,7 @@ class Waves:
             total = 0.0
             for one in told_by:
                 total += error(one, self._tiles(one, tiling))
-                if total >= least:  # no other config makes it less
+                if total >= least:
                     break
             else:
                 best, least = tiling, total
@@ -95,7 +95,7 @@ class Waves:
                 yield tiling
 
     def _different(self) -> list[int]:
-        """Some configs that were measured for all calls, with values of parameters that the others do not have."""
+        """A few configs that were measured for all calls, with as many different values of parameters as possible."""
         left = np.flatnonzero(~np.isnan(self._times).any(axis=0)).tolist()
         found: list[int] = []
         seen: set[tuple[str, int]] = set()
@@ -116,7 +116,7 @@ class Waves:
         return [1, *(count * some for some in per_processor if count)]
 
     def _columns(self, tiles: tuple[int | None, ...], per_processor: Sequence[int]) -> np.ndarray:
-        """The numbers that are added, calls by terms: products of sizes, alone and for each kind of waves."""
+        """The terms without their factors, calls by terms: products of sizes, alone and times each kind of waves."""
         key = tiles, per_processor
         if key not in self._known:
             counts = np.ones(len(self._table))
@@ -127,14 +127,14 @@ class Waves:
         return self._known[key]
 
     def _solved(self, columns: np.ndarray, rows: np.ndarray, config: int) -> tuple[np.ndarray, float]:
-        """Factors of 0 and more with the least squares of relative errors, and their mean; of four digits."""
+        """Non-negative factors, of four digits, that minimize the squared relative errors, and the mean of these."""
         shares = columns[rows] / self._times[rows, config][:, None]
         scale = np.maximum(np.abs(shares).max(axis=0), 1e-300)
         shares = shares / scale
-        found = _not_negative(shares)
+        found = _nnls(shares)
         kept = (shares * found).max(axis=0) >= SHARE
         start, found = found[kept], np.zeros(len(found))
-        found[kept] = _not_negative(shares[:, kept], start)
+        found[kept] = _nnls(shares[:, kept], start)
         numbers = np.asarray([float(f"{one:.4g}") for one in found / scale])
         return numbers, float(((shares @ (numbers * scale) - 1.0) ** 2).mean())
 
@@ -145,8 +145,8 @@ def _numbers(config: str) -> dict[str, int]:
     return {name: value for name, value in found.items() if type(value) is int and 1 < value < 1 << 16}
 
 
-def _not_negative(columns: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-    """The factors of 0 and more whose sum of columns is nearest to 1 (the method of Lawson and Hanson).
+def _nnls(columns: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
+    """Non-negative least squares (Lawson and Hanson): factors whose weighted sum of columns is nearest to ones.
 
     Args:
         start: Non-negative factors to start from; None for zeros.
@@ -158,7 +158,7 @@ def _not_negative(columns: np.ndarray, start: np.ndarray | None = None) -> np.nd
     free = found > 0
     for _ in range(3 * count):
         if free.any():
-            found = _freed(products, wanted, found, free)
+            found = _solve_free(products, wanted, found, free)
         gain = np.where(free, -np.inf, wanted - products @ found)
         place = int(gain.argmax()) if count else 0
         if not count or gain[place] <= 1e-7 * len(columns):
@@ -167,7 +167,7 @@ def _not_negative(columns: np.ndarray, start: np.ndarray | None = None) -> np.nd
     return found
 
 
-def _freed(products: np.ndarray, wanted: np.ndarray, found: np.ndarray, free: np.ndarray) -> np.ndarray:
+def _solve_free(products: np.ndarray, wanted: np.ndarray, found: np.ndarray, free: np.ndarray) -> np.ndarray:
     """Least squares over the free factors; those that would be negative are fixed at 0."""
     while True:
         some = np.flatnonzero(free)

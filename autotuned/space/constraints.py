@@ -1,4 +1,4 @@
-"""Constraints of a space: callables of its parameters and of the call's arguments, by name."""
+"""Constraints of a space: callables that take its parameters and the call's arguments by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotuned.errors import SpaceError
 
 
 def refusal(where: str, text: str) -> SpaceError:
-    """The error for a part of a declared space; `where`: which one, "" for all of it."""
+    """The error for a declared space; `where`: the part at fault, or ""."""
     return SpaceError(f"Space: {where}{': ' if where else ''}{text}", constraint=where)
 
 
@@ -45,7 +45,7 @@ class Constraint(Frozen):
 
 
 class Bound(Frozen):
-    """A constraint for one call, with the parameters `names` that it reads and `fixed` arguments of the call."""
+    """A constraint for one call: it reads the parameters `names` and the call's arguments `fixed`."""
 
     function: Callable[..., Any]
     label: str

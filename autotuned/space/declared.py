@@ -1,4 +1,4 @@
-"""Candidates from a declared space: its members, made into configs on demand."""
+"""Candidates of a declared space: its members, made into configs on demand."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from autotuned.tunable.configs import Config
 from autotuned.tunable.tunable import Tunable
 from autotuned.typed_json import Json, canonical, digest, encode
 
-KEPT = 16  # cached spaces of a kernel, by the arguments that constraints read
-WIDER = 1.1  # factor by which a call must have more members to be searched again: their number may be an estimate
+KEPT = 16  # cached spaces per kernel, by the arguments that constraints read
+WIDER = 1.1  # a call with more members by this factor is searched again; not 1, since their number may be an estimate
 ADMITTED = 256  # members offered to a pruner until it keeps one
 
 
@@ -50,7 +50,7 @@ class Declaration:
         self._known: dict[Any, Members] = {}
 
     def reads(self, arguments: Iterable[str]) -> set[str]:
-        """Arguments of a call that constraints read."""
+        """The arguments that constraints read."""
         where = self.space.where
         named = {name for one in where for name in (*one.needs, *one.takes)}
         return {name for name in arguments if name in named or any(one.rest for one in where)}
@@ -76,12 +76,12 @@ class Declaration:
 
     @cached_property
     def _digest(self) -> str:
-        """Of the values and constraints; the same in every process until the declaration is edited."""
+        """A digest of values and constraints, equal in all processes."""
         where = [source.fingerprint(one.function) for one in self.space.where]
         return digest([[name, repr(values)] for name, values in self.space.parameters.items()] + [where])[:16]
 
     def is_listed(self, members: Members, ranked: bool) -> bool:
-        """Whether all members are candidates, as in a list; `ranked` if a `perf_model` ranks them all.
+        """Whether all members are candidates, as in a list; `ranked`: whether a `perf_model` ranks them.
 
         Raises:
             SpaceError: There are too many to rank.
@@ -113,7 +113,7 @@ class Declaration:
         if self._pristine is None:
             raise DecorationError(
                 f"`{self._kernel}`: strategy: expected an object that can be copied for the search of each key, got "
-                f"{self._wanted!r:.60}. Give a callable that makes one of the space's members."
+                f"{self._wanted!r:.60}. Give a callable that takes the space's members and returns one."
             )
         return copy.deepcopy(self._pristine)
 
@@ -124,9 +124,9 @@ class Declaration:
 
 
 class Declared(Live):
-    """Candidates by identity: those named so far, and all other members on demand.
+    """Candidates by identity: those asked for so far, and all other members on demand.
 
-    `admit` returns the configs that the pruner keeps and the grid launches for this call.
+    `admit` returns the configs that the pruner keeps and for which the grid is not empty.
     """
 
     is_listed = False
@@ -139,7 +139,7 @@ class Declared(Live):
         self._out: Collection[str] = ()
 
     def admitted(self, configs: Iterable[Config]) -> dict[str, Config]:
-        """Those that this call may use, by identity; they become candidates."""
+        """Add the configs that this call may use to the candidates; returns them by identity."""
         new = [config for config in configs if self.members.point(config) is not None]
         found = {self._identity(config): config for config in self._admit(new)} if new else {}
         found = {name: dict.get(self, name, config) for name, config in found.items() if name not in self._out}
@@ -149,15 +149,15 @@ class Declared(Live):
     def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
         """Whether this call allows more members than any call behind a record."""
         most, under = widest(provenance)
-        is_alike = under == self.members.under and not under.endswith(" ")  # the latter: read arguments have no text
+        is_alike = under == self.members.under and not under.endswith(" ")  # " ": the arguments have no text
         return most > 0 and not is_alike and most * WIDER < self.members.about
 
     def is_declared_as(self, provenance: Mapping[str, Any]) -> bool:
-        """Whether a record's space has the same declaration, if for another call."""
+        """Whether a record's space has the same declaration, even if for another call."""
         return widest(provenance)[1].split(" ")[0] == self.members.under.split(" ")[0]
 
     def widest(self, earlier: Mapping[str, Any]) -> dict[str, Json]:
-        """`widest` of the record's calls and this one, for the record."""
+        """The `widest` of the record's calls and this one, as written to the record."""
         most, under = widest(earlier)
         if most > self.members.about and self.is_declared_as(earlier):
             return {"widest": most, "under": under}
@@ -168,7 +168,7 @@ class Declared(Live):
         next(self._in_order(), None)
 
     def each(self) -> Iterator[Any]:
-        """Candidates named so far, then others in order, some hundreds in all."""
+        """The candidates so far, then others in order, some hundreds in all."""
         named = dict(self)
         yield from named.values()
         yield from (config for identity, config in self._in_order() if identity not in named)
@@ -207,14 +207,14 @@ class Declared(Live):
 
     @cached_property
     def _texts(self) -> list[dict[str, int]]:
-        """Index of each value by its text in an identity."""
+        """For each parameter, the index of each value by its text in an identity."""
         return [
             {canonical(encode(value, name, opaque.spell)): index for index, value in enumerate(values)}
             for name, values in zip(self.members.names, self.members.values)
         ]
 
     def member(self, identity: str) -> Config | None:
-        """Member by identity, whether or not this call may use it, or None."""
+        """The member with an identity, even if this call may not use it; None if there is none."""
         try:
             form: Json = json.loads(identity)
             fields = {**form, **form["kwargs"]}
@@ -226,7 +226,7 @@ class Declared(Live):
 
 
 def widest(provenance: Mapping[str, Any]) -> tuple[int, str]:
-    """The most members that any call behind a record had (0 if unknown), and what constraints read of that call."""
+    """The most members of any call behind a record (0 if unknown), and that call's `Members.under`."""
     searched = provenance.get("space")
     searched = searched if isinstance(searched, dict) else {}
     most, under = searched.get("widest"), searched.get("under")
@@ -254,11 +254,11 @@ def candidates(
     identity: Callable[[Config], str],
     prune: Callable[[list[Config]], list[Config]],
 ) -> Declared:
-    """The candidates of a call's space; only the first is made.
+    """The candidates of a call's space; only the first is made into a config.
 
     Raises:
         PruningError: A pruner, or the grid, leaves none of the first members.
-        ValueError: The caller passes what one of them sets.
+        ValueError: The caller passes an argument that a config sets.
     """
 
     def admit(configs: list[Config]) -> list[Config]:
@@ -268,7 +268,7 @@ def candidates(
         except PruningError:
             return []
         same = {id(config) for config in left}
-        made = {identity(config) for config in left if id(config) not in offered}  # equal to one offered, or no member
+        made = {identity(config) for config in left if id(config) not in offered}  # by the pruner itself
         kept = [config for config in configs if id(config) in same or (made and identity(config) in made)]
         for config in kept:
             refuse_conflicts(tunable, call.args, call.kwargs, tunable.settings(config))

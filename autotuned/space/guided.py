@@ -1,4 +1,4 @@
-"""The guided strategy: try what a model of the measured and prior times expects to be fast."""
+"""The guided strategy: tries members that a model of measured and prior times expects to be fast."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from autotuned.space.parts import Point
 from autotuned.space.prior import Prior
 from autotuned.space.surrogate import NOISE, SCALES, Encoding, Process, Weights, alike, below, expected_gain
 
-OPENING, MIDDLE, DRAWN = 16, 1.2, 40  # trials before the first model; weight of the middle; draws for each
-SOME = 12  # times that may tell a misleading prior; half of them teach weights
+OPENING, MIDDLE, DRAWN = 16, 1.2, 40  # trials before the first model; their preference for the middle; draws for each
+SOME = 12  # fewest times to judge a prior by; half as many to learn weights from
 IN_ORDER = 5  # trials in the prior's order before the first model
 SCORED = 400_000  # largest matrix of candidates by trials
-CLOSE = 500  # candidates with the fastest expected times, whose gain is computed
+CLOSE = 500  # candidates with the least expected times, for which the gain is computed
 SLOW = 0.7  # log times this far above the median are clipped
 MODELLED = 200  # most trials in a model
-NEXT_TO = 5  # best trials; every fourth new one is close to them
+NEXT_TO = 5  # best trials; every fourth new one is close to one of them
 LEARNING = 12  # changes of weights to try per model
-UNRUN = 0.7, 0.4, 0.05  # share that runs if nothing is known; length scale of failures; their noise
+UNRUN = 0.7, 0.4, 0.05  # prior probability that a config runs; length scale and noise of the model of failures
 GAIN = 0.01  # relative improvement that counts
-DOUBT = 2.0  # difference of log likelihoods that counts against the prior
-CONTROLLED = 40  # up to this trial every eighth is random, in case the prior misleads
+DOUBT = 2.0  # log-likelihood ratio above which the prior is dropped
+CONTROLLED = 40  # up to this trial, every eighth is random, in case the prior misleads
 FAR = 0.1, 0.25, 0.5, 1.0, 8.0  # distances between prior and measured times to try; the last means unrelated
 
 
@@ -42,10 +42,10 @@ def _one_thread() -> AbstractContextManager[Any]:
 
 
 class Guided:
-    """Chooses members of a space by a Gaussian process.
+    """Bayesian optimization: chooses members of a space by a Gaussian process.
 
-    Times in the prior are logarithms. They join the model at a distance in an extra coordinate, chosen by likelihood;
-    once they look unrelated they are dropped.
+    Prior times, as logarithms, join the model at a distance along an extra coordinate, chosen by likelihood; once they
+    look unrelated, they are dropped.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Guided:
         self._failed: dict[Point, None] = {}
         self._asked: dict[Point, None] = {}
         self._first = [*dict.fromkeys([*first, *self._prior.order[:IN_ORDER]])]
-        self._opening = OPENING  # members are spread up to this many trials
-        self._led: frozenset[Point] = frozenset()  # trials that a misleading prior has led to
+        self._opening = OPENING  # up to this many trials, members are spread
+        self._led: frozenset[Point] = frozenset()  # trials before a misleading prior was dropped
         self._models = self._turns = 0
         #: Probability that an untried member is better by `GAIN`; 1 before there is a model.
         self.doubt = 1.0
@@ -85,7 +85,7 @@ class Guided:
         return found or self._opened(count) or self._take(self._unlike_failures(), count)
 
     def _opened(self, count: int) -> list[Point]:
-        """Members of the opening that are left: before the first model, and again once a prior was dropped."""
+        """Spread members before the first model, and again after a prior was dropped."""
         return self._spread(min(count, self._opening - len(self._asked)))
 
     def tell(self, results: Iterable[tuple[Point, float | None]]) -> None:
@@ -93,14 +93,14 @@ class Guided:
         for point, time in results:
             self._note(point)
             if time is None:
-                self._times.pop(point, None)  # of a config that was timed before it was checked
+                self._times.pop(point, None)  # timed before a check failed
                 self._failed[point] = None
             else:
                 self._failed.pop(point, None)
                 self._times[point] = time
 
     def importance(self) -> list[float]:
-        """Weight of each parameter's distances; 0 if it has one value."""
+        """Weight of each parameter in distances; 0 if it has one value."""
         found = [0.0] * len(self._members.names)
         for place, factor in zip(self._encode.parameters, self._weights.factors.tolist()):
             found[place] = factor
@@ -128,7 +128,7 @@ class Guided:
         return [tuple(point) for point in points[order[:CLOSE]].tolist()]
 
     def _spread(self, count: int) -> list[Point]:
-        """New members far from all others, but not at the ends of their values: each the best of some random ones."""
+        """New members far from all trials, preferably with middle values; each is the best of some random ones."""
         found: list[Point] = []
         for _ in range(max(0, count)):
             drawn = [point for point in self._drawn() if point not in self._asked]
@@ -140,7 +140,7 @@ class Guided:
         return found
 
     def _drawn(self) -> list[Point]:
-        """Random members; of a space that is not listed, where a draw takes long, those drawn before."""
+        """Random members; from the pool if the space is not listed, where draws take long."""
         if self._members.exact:
             return [self._members.draw(self._source) for _ in range(DRAWN)]
         return [tuple(self._pool[self._source.randrange(len(self._pool))].tolist()) for _ in range(DRAWN)]
@@ -154,22 +154,22 @@ class Guided:
         self._models += 1
         had_prior = bool(self._prior)
         process, offset, factors = self._model()
-        if had_prior and not self._prior:  # it led to few corners of the space: look elsewhere first
+        if had_prior and not self._prior:  # dropped: its trials are in few corners of the space, so spread new ones
             self._opening, self._led = len(self._asked) + OPENING // 2, frozenset(self._asked)
             return []
         mean = offset + process.mean(process.near(self._here(at * factors)))
         close = np.argpartition(mean, CLOSE)[:CLOSE] if len(mean) > CLOSE else np.arange(len(mean))
         points, at, mean = points[close], at[close].astype(np.float64), mean[close]
-        awaited = [point for point in self._asked if point not in self._times and point not in self._failed]
-        if awaited:  # as if they had come out as expected
-            there = self._encode(np.array(awaited)).astype(np.float64)
-            points, at = np.concatenate([points, np.array(awaited, points.dtype)]), np.concatenate([at, there])
+        pending = [point for point in self._asked if point not in self._times and point not in self._failed]
+        if pending:
+            there = self._encode(np.array(pending)).astype(np.float64)
+            points, at = np.concatenate([points, np.array(pending, points.dtype)]), np.concatenate([at, there])
             mean = np.concatenate([mean, offset + process.mean(process.near(self._here(there * factors)))])
-        picked = self._batch(process, at, self._here(at * factors), mean, count, len(awaited))
+        picked = self._batch(process, at, self._here(at * factors), mean, count, len(pending))
         return [tuple(point) for point in points[picked].tolist()]
 
     def _candidates(self) -> tuple[np.ndarray, np.ndarray]:
-        """New members with their coordinates: all, or some and the neighbours of the best."""
+        """New members with their coordinates: all, or a sample and the neighbours of the best trials."""
         most = max(2 * CLOSE, SCORED // (len(self._prior.at) + min(len(self._times), MODELLED) + 1))
         rows = np.flatnonzero(self._is_new)
         if len(rows) > most:
@@ -211,9 +211,9 @@ class Guided:
         return alone > joined.likelihood - prior + DOUBT
 
     def _kept(self) -> list[Point]:
-        """Trials to model: the fastest, and random others; where a misleading prior led, none that is much slower.
+        """Trials to model: the fastest, and random others; of those that a misleading prior chose, no slow ones.
 
-        Those are many, and would hide what tells the fast ones apart.
+        These are many, and would hide differences between fast ones.
         """
         times = self._times
         own = [times[point] for point in times if point not in self._led]
@@ -238,11 +238,11 @@ class Guided:
         return max(found, key=lambda one: one[0].likelihood)
 
     def _here(self, at: np.ndarray) -> np.ndarray:
-        """Coordinates in the model: with a prior one more, in which prior and measured times are apart."""
+        """Coordinates in the model; with a prior, one more separates prior from measured times."""
         return np.concatenate([at, np.zeros((len(at), 1), np.float32)], 1) if self._prior else at
 
     def _scaled(self, at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, Sequence[float]]:
-        """Weights and length scales: learned and equal weights alternate, as either may mislead."""
+        """Weights and length scales; learned and equal weights alternate, as either may mislead."""
         if self._prior and self._models == 1 and len(self._prior.at) > 3:
             self._weights.learn(self._prior.at, self._prior.seen, 40)
         elif len(times) > SOME // 2:
@@ -252,21 +252,21 @@ class Guided:
         return np.ones_like(self._weights.factors), SCALES
 
     def _batch(
-        self, process: Process, at: np.ndarray, here: np.ndarray, mean: np.ndarray, count: int, awaited: int
+        self, process: Process, at: np.ndarray, here: np.ndarray, mean: np.ndarray, count: int, pending: int
     ) -> list[int]:
-        """Candidates with the largest gain, each chosen as if the earlier ones had come out as expected.
+        """Candidates with the largest gain; each assumes that earlier ones take their expected times.
 
-        So are the last `awaited` ones, which were asked for before.
+        So do the last `pending` ones, which were asked for before.
         """
         near = process.near(here)
         variance, runs = process.variance(near), self._runs(at)
         best = min(self._times.values(), default=float(mean.min()))
         better = below((best + math.log1p(-GAIN) - mean) / np.sqrt(variance)) * runs
-        close_by, new = self._close_by(at), len(at) - awaited
+        close_by, new = self._close_by(at), len(at) - pending
         self.doubt = float(better[:new].max(initial=0.0))
         taken: list[int] = []
         before: list[tuple[np.ndarray, float]] = []
-        for turn in range(-awaited, min(count, new)):
+        for turn in range(-pending, min(count, new)):
             one = len(at) + turn
             if turn >= 0:
                 gain = expected_gain(mean, variance, best) * runs + 1e-12 * runs

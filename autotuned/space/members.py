@@ -16,8 +16,8 @@ from autotuned.space.constraints import Constraint
 from autotuned.space.parts import Point
 from autotuned.tunable.configs import OPTIONS, Config
 
-EXACT_LISTS = 50_000  # members to look at at once; of more, as many are drawn
-DRAWN = 500  # the same if the size is an estimate: each draw takes a millisecond
+EXACT_LISTS = 50_000  # most members to examine at once; of larger spaces, a random sample of this size
+DRAWN = 500  # size of the sample if the space's is an estimate: a draw takes a millisecond
 
 
 class Members:
@@ -55,7 +55,7 @@ class Members:
 
     @cached_property
     def about(self) -> int:
-        """The same; an estimate if listing takes long."""
+        """Number of members; an estimate if counting takes long."""
         return math.prod(part.about for part in self.parts)
 
     def is_at_most(self, most: int) -> bool:
@@ -166,7 +166,7 @@ def indices(values: Sequence[Any]) -> dict[Any, int]:
 
 
 def key_of(value: Any) -> Any:
-    """Equal for equal values of a parameter: `True` is not 1, 16 of any integer type is 16."""
+    """A key to compare values by: `True` is not 1, 16 of any integer type is 16."""
     try:
         hash(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Parts of a space: parameters that constraints link, listed if there are few combinations, else sampled."""
+"""Parts of a space: parameters linked by constraints, listed if there are few combinations, else sampled."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import numpy as np
 from autotuned.errors import SpaceError
 from autotuned.space.constraints import Bound
 
-LISTED = 1_000_000  # a part with at most this many combinations is listed, a larger one sampled
-PROBES, DRAWS = 2_000, 8
+LISTED = 1_000_000  # most combinations of a part that is listed; larger ones are sampled
+PROBES, DRAWS = 2_000, 8  # descents per estimate of a size; members among which a draw chooses
 TRIES, RARE, POOL = 40, 20, 2_000  # descents per draw; the same if members are rare; members kept then
-FILLING = 10_000  # descents to fill the pool when members turn out to be rare
+FILLING = 10_000  # descents to fill the pool once members turn out to be rare
 QUICK = 20_000  # combinations that are listed within 0.1 s
-TRIED = 40_000  # descents before a sampled part counts as empty: some two seconds
+TRIED = 40_000  # descents before a sampled part counts as empty: about two seconds
 
 Point = tuple[int, ...]
 """A config as an index into the values of each parameter, in order."""
 
 
 class Part:
-    """Parameters that constraints link, and the allowed combinations of their values.
+    """Parameters linked by constraints, and the allowed combinations of their values.
 
     Members are counted on demand: finding a stored choice needs no count.
 
     Args:
         places: Positions of the parameters in a point.
         values: The values of each.
-        constraints: With the positions, within `places`, that each reads.
+        constraints: Each with the indices, into `places`, of the parameters that it reads.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Part:
         for bound, reads in constraints:
             self._at[max(reads)].append((bound, reads))
         self._combinations = math.prod(map(len, values))
-        self.exact = self._combinations <= LISTED  # whether there are few enough combinations to list the members
+        self.exact = self._combinations <= LISTED  # whether members can be listed
         self._pool: list[tuple[Point, float]] = []  # drawn members with their weights
         self._tries = TRIES
 
@@ -60,11 +60,11 @@ class Part:
 
     @property
     def about(self) -> int:
-        """The same; an estimate if listing takes long."""
+        """Number of members; an estimate if counting takes long."""
         return self.size if self._combinations <= QUICK else self._estimate()
 
     def is_empty(self, first: Iterable[Point]) -> bool:
-        """Whether there are no members; after those of `first`, `TRIED` random tries if they cannot be listed."""
+        """Whether there are no members; if they cannot be listed, tries `first` and `TRIED` random descents."""
         if self.exact:
             return next(iter(self), None) is None
         given = ((row, 1.0) for row in first if self.holds(row))
@@ -98,7 +98,7 @@ class Part:
         return np.fromiter(flat, np.uint16).reshape(-1, len(self.places))
 
     def _members(self, row: list[int]) -> Iterator[list[int]]:
-        """Members that begin with a row, in order."""
+        """Members that begin with `row`, in order."""
         if len(row) == len(self.places):
             yield row
             return
@@ -106,7 +106,7 @@ class Part:
             yield from self._members([*row, index])
 
     def _choices(self, row: list[int]) -> Sequence[int]:
-        """Values allowed for the next parameter after a row."""
+        """Values that the next parameter may have after `row`."""
         depth = len(row)
         every = range(len(self._values[depth]))
         return [index for index in every if self._allowed([*row, index], depth)] if self._at[depth] else every

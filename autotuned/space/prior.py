@@ -1,4 +1,4 @@
-"""Times of a space measured under other conditions: the order to try first, and data for the model."""
+"""Times measured under other conditions: the order of the first trials, and data for the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from autotuned.space.parts import Point
 from autotuned.space.surrogate import Encoding, Process
 
-MODELLED = 60  # the fastest times in the model, and as many random ones
+MODELLED = 60  # fastest times in the model; as many random others are added
 
 
 class Prior:

@@ -21,12 +21,13 @@ class Space:
 
     Args:
         parameters: Values by name: lists, ranges, `autotuned.pow2s(16, 256)`. Adjacent values are neighbours.
-        where: Callables of parameter names that return whether a config is a member; they may also name arguments of
-            the call.
+        where: Callables that take parameters by name and return whether a config is a member; they may also take
+            arguments of the call.
         first: Configs to try first, in order, or dicts of values; skipped for calls that do not allow them.
 
     Raises:
-        SpaceError: A parameter has no values or duplicate ones, or a constraint names nothing.
+        SpaceError: A parameter has no values or duplicate ones, a constraint names no parameter, or a config of `first`
+            is not one of the space.
     """
 
     def __init__(self, parameters: Mapping[str, Iterable[Any]], *, where: Any = (), first: Iterable[Any] = ()) -> None:

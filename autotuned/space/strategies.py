@@ -29,13 +29,13 @@ Result = tuple[Config, "float | None", str]
 
 
 class AskTell(Protocol):
-    """What `strategy=` takes besides a name or a callable of the `Members` that returns it."""
+    """A user's strategy, given as `strategy=` or returned by a callable of the `Members`."""
 
     def ask(self, n: int, /) -> Iterable[Any]:
         """At most `n` configs to measure next; none to end."""
 
     def tell(self, results: Any, /) -> Any:
-        """Take results: config, microseconds or None for a failure, status."""
+        """Take results: (config, microseconds or None for a failure, status)."""
 
 
 class Asking(Protocol):
@@ -74,12 +74,12 @@ class Strategy:
         return [self.members.config(point) for point in self._asking.ask(min(int(n), sys.maxsize))]
 
     def tell(self, results: Iterable[Result]) -> None:
-        """Take results: config, microseconds or None for a failure, status.
+        """Take results: (config, microseconds or None for a failure, status).
 
         Configs outside the space are ignored; times not above 0 count as failures.
 
         Raises:
-            OptionError: They are not of this form.
+            OptionError: A result has another form.
         """
         told = [
             (self.members.point(config), None if status in FAILED else _logarithm(us))
@@ -112,8 +112,8 @@ def strategy(
     Args:
         name: "auto" (all of a small space, else guided), "exhaustive", "random" or "guided".
         seed: The same seed and results give the same configs.
-        prior: Configs with their times in microseconds under other conditions, such as another card; tried first, and
-            weighted by how well they agree with results.
+        prior: Configs with their times in microseconds under other conditions, such as on another card; tried first,
+            and modelled as far as they agree with results.
         arguments: The call's arguments by name, if constraints name them.
 
     Raises:
@@ -196,7 +196,7 @@ def _shuffled(count: int, source: random.Random) -> Iterator[int]:
 
 
 def _checked(what: str, given: Any, length: int) -> list[Any]:
-    """Tuples of a config, its microseconds or None and, of three, a status."""
+    """Rows of a config, its microseconds or None and, if `length` is 3, a status."""
     rows = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else [given]
     for row in rows:
         is_row = isinstance(row, (tuple, list)) and len(row) == length and is_config(row[0])

@@ -1,4 +1,4 @@
-"""A Gaussian process over the members of a space: which times to expect, with their uncertainty."""
+"""A Gaussian process over the members of a space: predicts times and their uncertainty."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from autotuned.space.members import is_ordered
 NOISE = 1e-3  # variance of a time, relative to that of all times
 SCALES = (0.4, 0.7, 1.2)  # length scales, relative to a parameter's range
 UNORDERED = 0.5  # distance of two unordered values, relative to an ordered range
-LEARNED_FROM = 100  # times: half the best, half random
-SPREAD = 0.7  # prior standard deviation of log weights, around their mean and around that of `SCALES`
+LEARNED_FROM = 100  # most times to learn weights from: half the best, half random
+SPREAD = 0.7  # prior standard deviation of log weights around their mean, and of their mean
 
 
 class Encoding:
@@ -46,7 +46,7 @@ class Process:
     Args:
         at: Coordinates of the measured points, one row each.
         seen: Their values, with mean 0.
-        scales: Length scales; `likelihood` (log, up to a constant) decides.
+        scales: Length scales to try; the one with the largest `likelihood` (log, up to a constant) is used.
         spread: Least standard deviation of the prior.
     """
 
@@ -58,7 +58,7 @@ class Process:
         self.likelihood, self._scale, self._root, self._weights, self.spread = max(fits, key=lambda fit: fit.likelihood)
 
     def near(self, at: np.ndarray) -> np.ndarray:
-        """Correlation with the measured points."""
+        """Correlations with the measured points."""
         return alike(at, self._at, self._scale)
 
     def mean(self, near: np.ndarray) -> np.ndarray:
@@ -99,14 +99,14 @@ def _covariance(at: np.ndarray, scale: float) -> np.ndarray:
 
 
 def _likelihood(diagonal: np.ndarray, rest: np.ndarray, spread: float) -> tuple[float, float]:
-    """Log likelihood of the values with their best standard deviation, and the latter."""
+    """Log-likelihood at the best standard deviation, and this deviation."""
     square, count = float(rest @ rest), len(rest)
     variance = max(spread**2, square / max(1, count))
     return -0.5 * (count * math.log(variance) + square / variance) - float(np.log(diagonal).sum()), math.sqrt(variance)
 
 
 class Weights:
-    """The weight of each coordinate, learned by random search; `parameters` has the parameter of each."""
+    """The weight of each coordinate, learned by random search; `parameters`: the parameter of each."""
 
     def __init__(self, parameters: Sequence[int], source: random.Random) -> None:
         self._source = source
@@ -116,7 +116,7 @@ class Weights:
 
     @property
     def factors(self) -> np.ndarray:
-        """One for each coordinate."""
+        """The weights, one per coordinate."""
         return np.asarray(np.exp(self._logs).astype(np.float32))
 
     def learn(self, at: np.ndarray, seen: np.ndarray, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""A call bound to parameter names, and the miss path's interface to the called function."""
+"""A call bound to parameter names, and checks of its arguments and grid."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Call(Frozen):
         return not kinds <= TENSORS and not all(map(is_tensor_type, kinds)) and any(map(_holds_descriptor, values))
 
     def without_memory(self) -> Call:
-        """The same call with a grid of one block, keeping only what decides code of each tensor."""
+        """The same call with a grid of one block, and of each tensor only its outline."""
         arguments = {
             name: value if type(value) in PLAIN else Outline(value) if type(value) in TENSORS else outlined(value)
             for name, value in self.arguments.items()
@@ -55,7 +55,7 @@ class Outline:
 
     def __init__(self, tensor: Any) -> None:
         self.dtype, self.shape, self.device = tensor.dtype, tuple(tensor.shape), None
-        try:  # most are torch's
+        try:  # torch's
             self.device = tensor.device
             self._strides, self._gpu = tuple(tensor.stride()), tensor.get_device()
             self._address = tensor.data_ptr() & 15
@@ -123,7 +123,7 @@ def bind(
 
     Raises:
         CallError: An argument is missing, given twice, or unexpected.
-        ValueError: The caller passes what configs set.
+        ValueError: The caller passes an argument that configs set.
     """
     refuse_conflicts(tunable, args, kwargs, tuned)
     given = _given(tunable, args, kwargs)
@@ -182,7 +182,7 @@ def refuse_conflicts(
 
 
 def is_empty_grid(sizes_of: Callable[[], Any]) -> bool:
-    """Whether a launch with these sizes has no block, so that its time is meaningless; False if they are invalid."""
+    """Whether a launch with these sizes has no blocks, so that its time is meaningless; False if they are invalid."""
     try:
         sizes = sizes_of()
         return isinstance(sizes, (tuple, list)) and 1 <= len(sizes) <= 3 and min(map(operator.index, sizes)) <= 0
@@ -191,11 +191,11 @@ def is_empty_grid(sizes_of: Callable[[], Any]) -> bool:
 
 
 def refuse_grid(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exception) -> None:
-    """After a failed launch: raise CallError if the grid caused it, since Triton's message is about its own code.
+    """Raise CallError if a launch failed because of its grid, since Triton's message is about its own code.
 
-    The grid must be a tuple or list of 1 to 3 integers, and a callable, which is called again, must use known names.
+    A grid must be a tuple or list of 1 to 3 integers; a callable, which is called again, must use known names.
     """
-    if _is_too_deep(error):  # a grid launches its own kernel: two calls at each depth never end
+    if _is_too_deep(error):  # a grid that launches its own kernel: calling it again at each depth would never end
         return
     meta = _Meta(arguments)
     try:
@@ -219,7 +219,7 @@ def refuse_grid(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exc
 
 
 def _is_too_deep(error: BaseException | None) -> bool:
-    """Whether a RecursionError is at its root; `inspect` raises another from it."""
+    """Whether a RecursionError is among its causes; `inspect` raises other errors from it."""
     seen = 0
     while error is not None and seen < sys.getrecursionlimit():
         if isinstance(error, RecursionError):

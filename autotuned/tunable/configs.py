@@ -84,16 +84,16 @@ def is_config(value: object) -> bool:
 
 
 def _fields(config: Config) -> dict[str, Any]:
-    """All attributes of a config, read by name where the collector counts no others.
+    """All attributes of a config, read by name if it has no others.
 
-    Once `__dict__` was read, Python 3.11 and 3.12 look up each attribute more slowly, and Triton seven at each launch.
+    Reading `__dict__` slows down attribute access in Python 3.11 and 3.12, and Triton reads seven at each launch.
     """
     try:
         known = dict(zip(_FIELDS, _by_name(config)))
     except AttributeError:
         return dict(vars(config))
     kind: Any = type(config)
-    has_no_other = len(gc.get_referents(config)) == len(known) + 1  # and its class
+    has_no_other = len(gc.get_referents(config)) == len(known) + 1  # its attributes and its class
     return known if has_no_other and _has_no_field(kind) else dict(vars(config))
 
 
@@ -141,7 +141,7 @@ def _value(value: Any, name: str, kernel: str, fallback: Fallback | None) -> Jso
     return {"derived": [form, *derived]} if derived else form
 
 
-DEPTH, ITEMS = 64, 100_000  # of nested values in a config
+DEPTH, ITEMS = 64, 100_000  # most levels and items of a nested value in a config
 
 
 def _derived(value: Any) -> Iterator[str]:
@@ -198,7 +198,7 @@ def stored_form(default: Any, kernel: str, fallback: Fallback) -> dict[str, Json
 
 
 def _content(path: str) -> str:
-    """An IR file by its content and its suffix, which tells Triton the stage; the name is irrelevant."""
+    """An IR file's content and suffix, which tells Triton the stage; its name is irrelevant."""
     try:
         content = disk.read_bytes(Path(path))
     except (OSError, ValueError):  # never wins, as it cannot compile; once readable it is another config
@@ -207,7 +207,7 @@ def _content(path: str) -> str:
 
 
 def plain_values(config: Config) -> tuple[Any, ...] | None:
-    """Everything `identity` depends on, as a cache key; None if a config has values other than integers and text."""
+    """Everything that `identity` depends on, as a cache key; None for values other than integers and text."""
     fields = _fields(config)
     kwargs = fields.pop("kwargs")
     values = *fields.values(), *kwargs.values()
@@ -220,7 +220,7 @@ _AS_KEY = PLAIN - {float}  # -0.0 equals 0.0
 
 
 def identity(config: Config, kernel: str, fallback: Fallback | None = None) -> str:
-    """The text that equals another config's exactly if both are the same candidate; kept for plain values."""
+    """A text that is equal for equal candidates; cached for plain values."""
     values = plain_values(config)
     known = _identities.get(values)
     if known is None:
@@ -230,12 +230,12 @@ def identity(config: Config, kernel: str, fallback: Fallback | None = None) -> s
     return known
 
 
-_identities: dict[Any, str] = {}  # of configs with plain values; a decorator makes them
+_identities: dict[Any, str] = {}  # `plain_values` -> identity
 _MOST_IDENTITIES = 1 << 16
 
 
 def label(form: Mapping[str, Json] | None, options: bool = True) -> str:
-    """A config's canonical form for people: `BLOCK=1024 num_warps=4 num_stages=3`; `options` are the latter two."""
+    """A config for people: `BLOCK=1024 num_warps=4 num_stages=3`; `options`: whether to show the latter two."""
     if form is None:
         return "unfinished"
     words = [
@@ -263,7 +263,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def listed(configs: Any, kernel: str) -> list[Config]:
-    """A list (or generator) of configs as a list without duplicates.
+    """An iterable of configs as a list without duplicates.
 
     Raises ConfigError if an item is not a config, or two configs differ only in their hook.
     """
@@ -288,7 +288,7 @@ def listed(configs: Any, kernel: str) -> list[Config]:
 def _without_duplicates(configs: Sequence[Config], kernel: str) -> list[Config]:
     seen: dict[str, Config] = {}
     for config in configs:
-        # Values without a JSON form count by object.
+        # Values without a JSON form are compared by identity.
         if plain_values(config) is not None:
             name = identity(config, kernel)
         else:
@@ -308,7 +308,7 @@ def _without_duplicates(configs: Sequence[Config], kernel: str) -> list[Config]:
 
 
 def check(configs: Iterable[Config], tunable: HasParameters) -> None:
-    """Make options plain numbers; ConfigError for unknown names, and for options misplaced or not numbers."""
+    """Make options plain numbers; ConfigError for unknown names and for misplaced or non-numeric options."""
     for config in configs:
         for name in config.kwargs:
             _check_name(name, tunable)
@@ -354,8 +354,8 @@ def prune(
 ) -> list[Config]:
     """The configs left by the user's pruners, which may be generators and may return new configs.
 
-    `seen` receives the names of arguments that pruners may have read. Raises PruningError if a pruner leaves nothing or
-    returns something other than configs; exceptions of pruners pass.
+    Adds the names of arguments that pruners may have read to `seen`. Raises PruningError if a pruner leaves nothing or
+    returns something other than configs; exceptions of pruners propagate.
     """
     left, seen = list(configs), set() if seen is None else seen
     if pruner.early is not None:
@@ -372,8 +372,7 @@ def _early(
     configs: list[Config], early: Callable[..., Any], named: Mapping[str, Any], keywords: Mapping[str, Any], kernel: str
 ) -> list[Config]:
     pruner_name = getattr(early, "__name__", repr(early))
-    # A copy, since a pruner may modify its list.
-    result = early(list(configs), named, **keywords)
+    result = early(list(configs), named, **keywords)  # a copy: it may modify its list
     if result is None:
         raise errors.PruningError(
             f"`{kernel}`: pruner {pruner_name}: expected a list of configs, got None. Return the configs to keep.",

@@ -66,7 +66,7 @@ class TunableFunction(Tunable):
 
     @property
     def opaque(self) -> list[tuple[str, Any]]:
-        """Of the callable and its callees."""
+        """Values used by the callable and its callees that the last `source` cannot represent."""
         return self._fingerprint.opaque
 
     def launch(self, call: Call, config: Any) -> Any:

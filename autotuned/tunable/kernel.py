@@ -100,7 +100,7 @@ class TunableKernel:
         return self._fingerprints[0][1].is_blurred
 
     def exact_source(self, source: str) -> str:
-        """The latest `source`, as fine as machine code needs; what heuristics compute is part of each call."""
+        """The latest `source`, with all that machine code may depend on, except for values of heuristics."""
         return source + (self._exact.more() if self.is_blurred else "")
 
     @property
@@ -110,7 +110,7 @@ class TunableKernel:
 
     @property
     def opaque(self) -> list[tuple[str, Any]]:
-        """Of the kernel, its callees and its heuristics."""
+        """Values used by kernel, callees and heuristics that the last `source` cannot represent."""
         return [(f"{name}{at}", value) for name, found in self._fingerprints for at, value in found.opaque]
 
     def launch(self, call: Call, config: Any) -> Any:
@@ -123,7 +123,7 @@ class TunableKernel:
             raise
 
     def launches(self, call: Call, config: Any) -> bool:
-        """Whether its grid has a block; assumed if only a launch can tell."""
+        """Whether its grid has a block; True if only a launch can tell."""
         grid = call.grid
         return not is_empty_grid(lambda: grid(self.everything(call, config)) if callable(grid) else grid)
 
@@ -136,7 +136,7 @@ class TunableKernel:
         return arguments
 
     def compile(self, call: Call, config: Any) -> Any:
-        """Warm up through Triton and load the binary, which is when it may prove too large."""
+        """Warm up through Triton and load the binary, which fails if it needs too many resources."""
         if self.interpreted:
             return None
         return toolchain.loaded(self._warm_up(call, config))
@@ -149,7 +149,7 @@ class TunableKernel:
         if self.interpreted:
             return None
         kernel = compiled.compiling_in(executor, lambda: self._warm_up(call, config))
-        future = getattr(kernel, "future", None)  # None for a kernel that Triton has already
+        future = getattr(kernel, "future", None)  # None if Triton has compiled it already
 
         def finish() -> Any:
             if future is not None and kernel.future is None:
@@ -190,7 +190,7 @@ _UNKNOWN = "unknown"
 
 
 def _word(value: Any, constexpr: bool) -> Hashable:
-    """What Triton's specialization may distinguish about one argument, or finer."""
+    """An argument's specialization, at least as fine as Triton's."""
     if is_tensor(value):
         return "tensor", str(value.dtype), value.data_ptr() % 16 == 0
     if value is None or isinstance(value, (bool, str)) or (constexpr and isinstance(value, (int, float))):

@@ -1,4 +1,4 @@
-"""Which arguments a call's pruner and callables may have read: their exact values affect the choice."""
+"""Finds arguments that pruners and callables may have read: their exact values affect the choice."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ for _name in ("__iter__", "__reversed__", "keys", "values", "items", "copy", "po
 
 
 def read_by(function: Callable[..., Any], names: Iterable[str]) -> set[str]:
-    """The keywords whose values a function may read: parameters its code loads, or all if it loads `**` ones."""
+    """The keywords that a function may read: parameters that its code loads, or all if it loads its `**` dict."""
     names = set(names)
     if isinstance(function, MethodType):
         function = function.__func__

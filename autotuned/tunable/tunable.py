@@ -1,4 +1,4 @@
-"""What the miss path must know about a tuned kernel or function."""
+"""The miss path's interface to a tuned kernel or function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Tunable(Protocol):
-    """What the miss path must know about a tuned kernel or function; defaults are for one without a compiler."""
+    """A tuned kernel or function as the miss path sees it; defaults are for one without a compiler."""
 
     fn: Any
     name: str
@@ -50,7 +50,7 @@ class Tunable(Protocol):
         """Run once with a config, without hooks and protection."""
 
     def launches(self, call: Call, config: Any) -> bool:
-        """Whether a launch with this config has any block, as far as the grid tells in advance."""
+        """Whether the grid has a block with this config; True if only a launch can tell."""
         return True
 
     def compile(self, call: Call, config: Any) -> Any:
@@ -65,7 +65,7 @@ class Tunable(Protocol):
         return None
 
     def compile_class(self, call: Call) -> Hashable | None:
-        """What decides, besides config and context, whether a config compiles; None if unknown."""
+        """All that decides, besides config and context, whether a config compiles; None if unknown."""
         return None
 
     def trials(self, folder: Path) -> AbstractContextManager[None]:

@@ -75,6 +75,6 @@ def _rule_words(fit: Fit) -> str:
     mean, worst = fit.compared["rule"]
     leaves = terminal.counted(len(fit.leaves), "leaf", "leaves")
     return (
-        f"{sizes}: a rule of {leaves} serves {fit.served:.0%} of the calls left out, with "
-        f"{mean:.1%} of loss in the mean, {worst:.0%} in the worst"
+        f"{sizes}: a rule of {leaves} serves {fit.served:.0%} of the left-out calls, with "
+        f"{mean:.1%} of loss on average, {worst:.0%} at worst"
     )

@@ -177,7 +177,7 @@ def _print(result: TuneResult, as_json: bool) -> None:
     for path in result.files:
         terminal.say(f"wrote {path}")
     for one in result.cover or ():
-        lost = "" if one.mean is None else f"{one.mean:.1%} in the mean and {one.worst:.0%} in the worst case"
+        lost = "" if one.mean is None else f"{one.mean:.1%} on average and {one.worst:.0%} in the worst case"
         between = f", between which calls lose about {lost} with the {one.by}" * bool(lost)
         terminal.say(f"{one.group}: {one.shapes} shapes tuned{between}; no more, since {one.why}.")
     if result.binaries is not None:

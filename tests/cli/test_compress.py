@@ -17,7 +17,7 @@ def test_it_says_what_came_of_it(tmp_path, monkeypatch):
     keep_all()
     done = run("compress", str(layout.kernel_folder("app.k")), "--within", "5%", "--out", str(tmp_path / "few"))
     assert "80 calls, 2 configs, as before, worst loss 0.0%" in done.stdout
-    assert "M: a rule of 2 leaves serves 100% of the calls left out" in done.stdout
+    assert "M: a rule of 2 leaves serves 100% of the left-out calls" in done.stdout
     assert f"wrote {tmp_path / 'few'}" in done.stdout
 
 

@@ -92,7 +92,7 @@ def test_outside_of_what_was_tuned_a_rule_abstains(folder: Path, m: int) -> None
     lookup.register_configs(folder)
     assert find(key(m)) is None
     [*_, step] = explain.ask(list(sources.places(False, False, {}, within=FIVE)), key(m), LIVE)[1]
-    assert f"M={m} is outside of the tuned 16 to 1280" in step.why
+    assert f"M={m} is outside the tuned range 16 to 1280" in step.why
 
 
 def test_another_rest_is_another_call(folder: Path) -> None:

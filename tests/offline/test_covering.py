@@ -77,7 +77,7 @@ def test_what_is_lost_and_why_it_ended_is_one_sentence_that_is_true(
     [line] = [part for part in shown.split("mod_cover.work ") if part.startswith("0.0: ")]
     assert found.shapes == most or why is None
     assert found.mean is not None and found.mean > 1e-6  # it is no end of "enough"
-    lost = f"lose about {found.mean:.1%} in the mean and {found.worst:.0%} in the worst case with the {found.by}"
+    lost = f"lose about {found.mean:.1%} on average and {found.worst:.0%} in the worst case with the {found.by}"
     why = why or "no shape between them would tell more"
     assert line.startswith(f"0.0: {found.shapes} shapes tuned, between which calls {lost}; no more, since {why}.")
     assert found.finished and "not finished" not in shown

@@ -179,7 +179,7 @@ def test_calls_of_one_shape_give_no_rule():
 
 def test_where_one_config_is_as_good_no_rule_is_worth_it():
     found = fit.fit(steps_table(loss=0.004), 0.05)
-    assert "neither 1% better nor half of the worst" in found.why_not
+    assert "neither 1% better on average nor half the worst" in found.why_not
 
 
 def test_where_one_config_is_always_the_best_a_rule_says_so():

@@ -117,21 +117,20 @@ def test_a_rule_serves_where_its_bound_is_within_what_is_allowed(sizes, within, 
 
 def test_the_answer_says_the_path_and_the_bound():
     assert RULE.answer((97, 512), 0.05).words == (
-        "M > 96, M * N <= 1048576: at most 2.0% of loss in 95 of 100 calls (left out: 30 calls, 0.4% in the mean)"
+        "M > 96, M * N <= 1048576: at most 2.0% of loss in 95 of 100 calls (30 left-out calls: 0.4% on average)"
     )
-    assert "above the 5.0% that is allowed" in RULE.answer((96, 777), 0.05).words
+    assert "above the allowed 5.0%" in RULE.answer((96, 777), 0.05).words
     assert (
-        RULE.answer((4096, 512), 0.05).words
-        == "M > 96, M * N > 1048576, M % 64 == 0: too few calls for a bound of the loss"
+        RULE.answer((4096, 512), 0.05).words == "M > 96, M * N > 1048576, M % 64 == 0: too few calls to bound the loss"
     )
     aligned = RULE.replace(multiples={"M": 64, "N": 512})
     assert aligned.config((1000, 512), 0.5) is None and aligned.config((960, 512), 0.05) == 1
-    assert aligned.answer((1000, 512), 0.5).words == "M=1000 is not a multiple of 64, as all tuned are"
+    assert aligned.answer((1000, 512), 0.5).words == "M=1000 is not a multiple of 64, as tuned values are"
     assert (
         RULE.answer((2000, 512), 0.05).words
         == "M=2000 is in a gap between tuned values: 1 to 200, 1 to 1100, 3000 to 4096"
     )
-    assert RULE.answer((5000, 512), 0.05).words == "M=5000 is outside of the tuned 1 to 4096"
+    assert RULE.answer((5000, 512), 0.05).words == "M=5000 is outside the tuned range 1 to 4096"
 
 
 def edited(change):
@@ -199,7 +198,7 @@ MEANINGS = {
 
 @pytest.mark.parametrize("change", MEANINGS.values(), ids=MEANINGS)
 def test_a_rule_whose_lines_are_not_those_that_were_written_together_is_refused(change):
-    with pytest.raises(RecordError, match=r"rules\[0\]\.digest: expected \w{16}, that of its lines"):
+    with pytest.raises(RecordError, match=r"rules\[0\]\.digest: expected \w{16}, the digest of its lines"):
         text.load_rule(changed(change), "rules[0]")
     data = changed(change)
     del data["digest"]  # who edits a rule takes it out

@@ -1,12 +1,13 @@
-/* `Autotuner.run` under `install()`: Triton's own function, called as it is wherever it finds its choice.
+/* `Autotuner.run` under `install()`: calls Triton's own function as long as it finds its choice.
  *
- * Part of `launch/c/module.c`, after `tuned.h`. The Python twin, `run` in `dropin/install.py`, answers whatever C does not. */
+ * Part of `launch/c/module.c`, after `tuned.h`. Everything else goes to the Python twin, `run` in
+ * `dropin/install.py`. */
 
 typedef struct {
   PyObject_HEAD
   vectorcallfunc vectorcall;
-  vectorcallfunc call; /* of a Python function */
-  PyObject *dict;      /* strong or NULL: name and documentation of the method that it stands for */
+  vectorcallfunc call; /* that of Python functions */
+  PyObject *dict;      /* strong or NULL: name and docstring of the replaced method */
   PyObject *original;  /* strong: Triton's function */
   PyObject *twin;      /* strong */
   PyObject *replacing; /* strong: what launches in Triton's place, or None */
@@ -15,12 +16,12 @@ typedef struct {
 static PyTypeObject FrontType;
 
 static PyTypeObject *choices_type; /* strong or NULL: `Memory` of `dropin/seeded.py` */
-static PyObject *missed; /* strong: an exception that ends Triton's `run` at a key that is not there; never leaves this file */
-static PyObject *tritons_code; /* strong or NULL: that of Triton's `run` */
-/* Borrowed, and only compared: the choices of the tuner whose `run` this thread is in, called from here. */
+static PyObject *missed; /* strong: exception that ends Triton's `run` at a missing key; never leaves this file */
+static PyObject *tritons_code; /* strong or NULL: code of Triton's `run` */
+/* Borrowed, for comparison only: the choices of the tuner whose `run` this thread has called from here. */
 static _Thread_local PyObject *asked = NULL;
 
-/* Whether the innermost Python function is Triton's `run`, and not a hook or a pruner that it called. */
+/* Whether the innermost Python function is Triton's `run`, not a hook or pruner called by it. */
 static int is_asked_by_triton(void) {
   PyFrameObject *frame = PyEval_GetFrame();
   PyCodeObject *code = frame ? PyFrame_GetCode(frame) : NULL;
@@ -28,18 +29,18 @@ static int is_asked_by_triton(void) {
   return code && (PyObject *)code == tritons_code;
 }
 
-/* What Triton's `run` has just found by `key in choices`: it asks for `choices[key]` next, before anything else can change
- * it; a hook may not. All strong, or all NULL. */
+/* The result of the last `key in choices` in Triton's `run`, which asks for `choices[key]` next, before anything can
+ * change it; a hook may not. All strong, or all NULL. */
 typedef struct { PyObject *choices, *key, *config; } Found;
 static Found latest;
 
 static void note_found(Found now) {
   Found old = latest;
   latest = now;
-  Py_XDECREF(old.choices); Py_XDECREF(old.key); Py_XDECREF(old.config); /* last: destructors may ask for another key */
+  Py_XDECREF(old.choices); Py_XDECREF(old.key); Py_XDECREF(old.config); /* last: destructors may look up another key */
 }
 
-/* hot path. `key in choices`; at a key that is not there Python is asked, by the twin if Triton's `run` does the asking. */
+/* hot path. `key in choices`; for a missing key calls Python: the twin if Triton's `run` asks, else `_look_up`. */
 static int choices_contain(PyObject *choices, PyObject *key) {
   PyObject *config = PyDict_GetItemWithError(choices, key);
   if (config) {
@@ -54,7 +55,7 @@ static int choices_contain(PyObject *choices, PyObject *key) {
   return found;
 }
 
-/* hot path. `choices[key]`: the key is not hashed and compared a second time, which makes up for what stands in front. */
+/* hot path. `choices[key]`; does not hash and compare the key again, which pays for this layer. */
 static PyObject *choices_get(PyObject *choices, PyObject *key) {
   if (key != latest.key || choices != latest.choices) return PyDict_Type.tp_as_mapping->mp_subscript(choices, key);
   PyObject *config = Py_NewRef(latest.config);
@@ -62,7 +63,8 @@ static PyObject *choices_get(PyObject *choices, PyObject *key) {
   return config;
 }
 
-/* hot path. Triton's `run` for a tuner with these choices; NULL with `missed` set if one is missing. New reference. */
+/* hot path. Call Triton's `run` for a tuner with these choices; NULL with `missed` set if the key is missing. New
+ * reference. */
 static PyObject *run_original(Front *f, PyObject *choices, PyObject *const *args, size_t flags, PyObject *names) {
   PyObject **mine = &asked, *outer = *mine;
   *mine = choices;
@@ -71,7 +73,7 @@ static PyObject *run_original(Front *f, PyObject *choices, PyObject *const *args
   return result;
 }
 
-/* The twin's call, in which a key that is missing is not `missed`. New reference. */
+/* Call the twin, in which a missing key does not raise `missed`. New reference. */
 static PyObject *run_twin(Front *f, PyObject *const *args, size_t flags, PyObject *names) {
   PyObject **mine = &asked, *outer = *mine;
   *mine = NULL;
@@ -80,7 +82,7 @@ static PyObject *run_twin(Front *f, PyObject *const *args, size_t flags, PyObjec
   return result;
 }
 
-/* hot path. A launch from the table in front of another's tuner, whose best config it then is. New reference. */
+/* hot path. Launch from the table in front of Triton's tuner, and set the tuner's best config. New reference. */
 static PyObject *run_beside(Base *beside, PyObject *tuner, PyObject *const *args, Py_ssize_t positional, PyObject *names) {
   PyObject *configs = PyObject_GetAttr(tuner, s_configs);
   if (!configs) return NULL;
@@ -93,7 +95,7 @@ static PyObject *run_beside(Base *beside, PyObject *tuner, PyObject *const *args
   return result;
 }
 
-/* hot path. Like the twin, as long as the tuner's choices are known here. New reference. */
+/* hot path. What the twin does, if the tuner's choices are of `choices_type`. New reference. */
 static PyObject *front_call(PyObject *self, PyObject *const *args, size_t flags, PyObject *names) {
   Front *f = (Front *)self;
   Py_ssize_t positional = PyVectorcall_NARGS(flags);
@@ -115,7 +117,8 @@ static PyObject *front_call(PyObject *self, PyObject *const *args, size_t flags,
   return result;
 }
 
-/* hot path. A kernel of our class that is left to Triton: its `run`, called as Triton's own `[]` does. New reference. */
+/* hot path. Call Triton's `run` as Triton's `[]` does, for a kernel of our class that is left to Triton. New
+ * reference. */
 static PyObject *call_left(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid) {
   PyObject *all[2 * MAX_ARGS + 3] = {self}, *every = NULL, *result = NULL;
   Py_ssize_t given = names ? PyTuple_GET_SIZE(names) : 0, at = 0;
@@ -166,7 +169,7 @@ static PyObject *front_new(PyTypeObject *type, PyObject *args, PyObject *keyword
   return (PyObject *)f;
 }
 
-/* As a function's: a method of the object that it is looked up in. */
+/* Bind like a function: a method of the object. */
 static PyObject *front_get(PyObject *self, PyObject *object, PyObject *type) {
   (void)type;
   return object ? PyMethod_New(self, object) : Py_NewRef(self);
@@ -176,7 +179,7 @@ static int front_traverse(Front *f, visitproc visit, void *arg) {
   Py_VISIT(f->dict); Py_VISIT(f->original); Py_VISIT(f->twin); Py_VISIT(f->replacing);
   return 0;
 }
-/* What it calls stays until the end: the twin, which refers to it, gives it up when it is cleared. */
+/* Keeps the functions that it calls: the twin, which refers to it, breaks the cycle when it is cleared. */
 static int front_clear(Front *f) { Py_CLEAR(f->dict); return 0; }
 static void front_dealloc(Front *f) {
   PyObject_GC_UnTrack(f);
@@ -200,7 +203,7 @@ static PyTypeObject FrontType = {
     .tp_dealloc = (destructor)front_dealloc, .tp_traverse = (traverseproc)front_traverse, .tp_clear = (inquiry)front_clear,
     .tp_members = front_members};
 
-/* Ask this class of choices in C; whoever looks it up finds its `__contains__` in Python, which does the same. */
+/* Look up choices of this class in C; its `__contains__` in Python does the same. */
 static PyObject *look_up_in(PyObject *module, PyObject *type) {
   (void)module;
   if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyDict_Type) || !PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_HEAPTYPE))

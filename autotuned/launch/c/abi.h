@@ -1,9 +1,8 @@
-/* The few structures of other libraries' stable binary interfaces that the launcher reads or fills.
+/* Structures of other libraries' stable ABIs that the launcher reads or fills.
  *
- * A build under isolation has neither torch nor CUDA headers, so they are declared here: DLPack 1.x's C exchange API
- * (published with the DLPack specification; torch 2.10 and later put it on torch.Tensor), the driver's extended
- * launch call (CUDA 11.8 and later), and the functions of torch's C shim that tell what a tensor is. Field names are
- * those of the specifications; only what is used is declared. */
+ * An isolated build has neither torch's nor CUDA's headers, so they are declared here, as far as used and with the
+ * specifications' names: DLPack 1.x's C exchange API (on torch.Tensor since torch 2.10), the driver's extended launch
+ * call (CUDA 11.8 and later), and the functions of torch's C shim that describe a tensor. */
 #ifndef AUTOTUNED_LAUNCH_ABI_H
 #define AUTOTUNED_LAUNCH_ABI_H
 #include <stddef.h>
@@ -30,16 +29,16 @@ typedef struct DlApi {
 } DlApi;
 enum { DL_CPU = 1, DL_CUDA = 2, DL_MAJOR = 1 };
 
-/* torch's shim in C, which compiled models call. `tensor` is the address of an `at::Tensor`, one pointer; 0 for success. */
+/* torch's C shim, which compiled models call. `tensor` is the address of an `at::Tensor`; returns 0 for success. */
 typedef int (*ShimPointer)(const void *tensor, void **out);
 typedef int (*ShimSizes)(const void *tensor, const int64_t **out);
 typedef int (*ShimInt64)(const void *tensor, int64_t *out);
 typedef int (*ShimInt32)(const void *tensor, int32_t *out);
 typedef struct {
   ShimPointer data;
-  ShimSizes sizes, strides; /* in elements, where the tensor itself keeps them */
+  ShimSizes sizes, strides; /* in elements; pointers into the tensor */
   ShimInt64 dim;
-  ShimInt32 dtype, device_type, device_index; /* numbers of torch's own; the index is -1 for a CPU */
+  ShimInt32 dtype, device_type, device_index; /* torch's own numbers; the index is -1 for a CPU */
 } TorchShim;
 enum { TORCH_CPU = 0, TORCH_CUDA = 1 };
 
@@ -58,7 +57,7 @@ typedef int (*CuMemsetAsync)(uint64_t address, unsigned char value, size_t bytes
 typedef int (*CuTensorMapEncodeTiled)(void *map, int type, uint32_t rank, void *address, const uint64_t *sizes,
                                       const uint64_t *steps, const uint32_t *box, const uint32_t *every, int interleave,
                                       int swizzle, int promotion, int fill);
-typedef int (*CuStreamIsCapturing)(void *stream, int *status); /* 0: it is not */
+typedef int (*CuStreamIsCapturing)(void *stream, int *status); /* status 0: not capturing */
 typedef int (*CuDriverGetVersion)(int *version);
 typedef int (*CuGetErrorString)(int error, const char **text);
 

@@ -1,18 +1,18 @@
-/* What the launcher assumes of CPython beyond its documented interface. Each assumption is asserted here, as far as a
- * compiler can; the rest was tried with Python 3.10 to 3.13, in builds with the interpreter lock.
+/* Assumptions about CPython beyond its documented API. Asserted here as far as a compiler can; the rest was tested with
+ * Python 3.10 to 3.13, in builds with the GIL.
  *
- *  1. `tp_version_tag` of a class is 0 or another number after any change of the class or of one it inherits from, and a
- *     look-up in the class gives it one again (guards, grids, tuned objects, descriptors).
- *  2. Before 3.12, `ma_version_tag` of a dict grows with any change of it; later ones have watchers, which are documented.
- *  3. The items of a tuple lie one after the other, and those of a call's arguments too.
- *  4. A class's `tp_weaklistoffset` tells where the first weak reference to an object stands (pool).
- *  5. What is borrowed stays alive while this code holds the interpreter lock and runs no Python.
+ *  1. Any change of a class or of its bases sets its `tp_version_tag` to 0 or to another number; a look-up in the class
+ *     assigns one again (guards, grids, tuned objects, descriptors).
+ *  2. Before 3.12, any change of a dict increases its `ma_version_tag`; later versions have documented watchers.
+ *  3. The items of a tuple are contiguous, and so are the arguments of a call.
+ *  4. `tp_weaklistoffset` of a class is the offset of an object's first weak reference (pool).
+ *  5. Borrowed references stay valid while this code holds the GIL and runs no Python.
  *
- * Where they may not hold, importing the module is an ImportError that says so, and the Python twin launches. */
+ * Where they may not hold, importing the module raises an ImportError that says so, and the Python twin launches. */
 #ifndef AUTOTUNED_LAUNCH_CPYTHON_H
 #define AUTOTUNED_LAUNCH_CPYTHON_H
 
-#ifndef AUTOTUNED_PYTHON_HEX /* for a test that builds for a Python that is not here */
+#ifndef AUTOTUNED_PYTHON_HEX /* set by a test that builds for another Python */
 #define AUTOTUNED_PYTHON_HEX PY_VERSION_HEX
 #endif
 

@@ -1,43 +1,43 @@
-/* Tensor descriptors: a block of a tensor as Triton's `TensorDescriptor` says it, and the driver's map of it.
+/* Tensor descriptors: the fields of Triton's `TensorDescriptor`, and the driver's tensor map made from them.
  *
- * Part of `module.c`, after `tensors.h`. Nothing is kept between launches: a map is encoded anew for each, in 0.08 us. */
+ * Part of `module.c`, after `tensors.h`. Nothing is cached: each launch encodes its maps, in 0.08 us each. */
 
 #define MAX_RANK 5
 #define MAX_BLOCKS 12 /* descriptors of one call; a call with more is not bound */
 
-/* What a descriptor says, as it may be passed: `params` of a launch point into it. */
+/* The fields of a descriptor; a launch's `params` may point into it. */
 typedef struct {
   uint64_t address;
   int64_t shape[MAX_RANK], strides[MAX_RANK]; /* in elements */
-  uint64_t nan, rounds;                       /* padding is NaN; fp32 is rounded to TF32 */
+  uint64_t nan, rounds;                       /* whether padding is NaN, whether fp32 is rounded to TF32 */
   int64_t block[MAX_RANK];
   int rank;
 } Block;
 
 /* How a kernel takes a descriptor; see `triton_compat/descriptors.py`. */
 enum { ENCODED = 0, DECOMPOSED = 1 };
-enum { CLEARED_UP_TO = 13010 }; /* the last version of the driver for which Triton clears the bit */
+enum { CLEARED_UP_TO = 13010 }; /* the last driver version for which Triton clears the bit */
 typedef struct {
   int form, rank;
-  int flags;                     /* of DECOMPOSED: how many of padding and rounding are passed */
+  int flags;                     /* DECOMPOSED: how many of the flags padding and rounding are passed */
   int swizzle, element_bytes, element_type, rounded_type; /* the driver's numbers; rounded_type -1: never rounded */
   int clears_bit;                /* whether this Triton clears a bit of small maps for older drivers */
-  int64_t block[MAX_RANK];       /* that the kernel was compiled for */
-  uint32_t box[MAX_RANK];        /* of the map, innermost first */
+  int64_t block[MAX_RANK];       /* the block that the kernel was compiled for */
+  uint32_t box[MAX_RANK];        /* the map's box, innermost dimension first */
 } Encoding;
 
 typedef struct { _Alignas(64) uint64_t words[16]; } TensorMap;
 
-static PyTypeObject *descriptor_type; /* strong; NULL until Triton's module is there */
-static unsigned descriptor_tag;       /* version of the class when it was found: a property may hide a field */
+static PyTypeObject *descriptor_type; /* strong; NULL until Triton's module is imported */
+static unsigned descriptor_tag;       /* version of the class at which no property hides a field */
 static PyObject *s_base, *s_shape, *s_strides, *s_block_shape, *s_padding, *s_rounds;
 
-/* cold path. Find Triton's class, once its module is imported. */
+/* cold path. Find Triton's class if its module is imported. */
 static void find_descriptors(void) {
   if (descriptor_type) return;
   PyObject *module = PyDict_GetItemString(PyImport_GetModuleDict(), "triton.tools.tensor_descriptor");
   PyObject *type = module ? PyObject_GetAttrString(module, "TensorDescriptor") : NULL;
-  PyObject *any = type && PyType_Check(type) ? PyObject_GetAttrString(type, "from_tensor") : NULL; /* gives it a version */
+  PyObject *any = type && PyType_Check(type) ? PyObject_GetAttrString(type, "from_tensor") : NULL; /* assigns a version */
   if (any && (descriptor_tag = ((PyTypeObject *)type)->tp_version_tag)) descriptor_type = (PyTypeObject *)Py_NewRef(type);
   Py_XDECREF(any);
   Py_XDECREF(type);
@@ -46,7 +46,7 @@ static void find_descriptors(void) {
 
 static inline int is_descriptor(PyObject *x) { return Py_TYPE(x) == descriptor_type && descriptor_type; }
 
-/* cold path. `compare_shim` for all tensors in a value of a call. */
+/* cold path. `compare_shim` for all tensors in an argument. */
 static void compare_shims(PyObject *x) {
   if (!tensor_type) return;
   if (Py_TYPE(x) == tensor_type || Py_TYPE(x) == parameter_type) compare_shim(x);
@@ -57,7 +57,7 @@ static void compare_shims(PyObject *x) {
   Py_XDECREF(base);
 }
 
-/* hot path. The integers of a list or tuple; how many, or 0 if it is anything else, or too long. */
+/* hot path. Read the integers of a list or tuple; returns their number, 0 if it is anything else or too long. */
 static int read_sizes(PyObject *sequence, int64_t out[MAX_RANK]) {
   if (!sequence || !(PyList_CheckExact(sequence) || PyTuple_Check(sequence))) return 0;
   Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence);
@@ -72,7 +72,7 @@ static int read_sizes(PyObject *sequence, int64_t out[MAX_RANK]) {
   return (int)count;
 }
 
-/* hot path. Fields of a descriptor from its own dict, in which they are borrowed; 0 if they are not as known. */
+/* hot path. Read a descriptor's fields from its dict (borrowed); 0 if one is missing or of an unknown kind. */
 static int read_fields(PyObject *fields, Block *b, View *v) {
   PyObject *base = PyDict_GetItemWithError(fields, s_base), *padding = PyDict_GetItemWithError(fields, s_padding);
   PyObject *rounds = PyDict_GetItemWithError(fields, s_rounds);
@@ -86,13 +86,13 @@ static int read_fields(PyObject *fields, Block *b, View *v) {
          read_sizes(PyDict_GetItemWithError(fields, s_block_shape), b->block) == b->rank;
 }
 
-/* cold path. The class has changed, as `copy` and `pickle` do when they note its slots: whether an instance's own fields
- * are still what it says. */
+/* cold path. The class has changed, as by `copy` and `pickle`, which cache its slots in it: whether an instance's dict
+ * still has its fields. */
 static __attribute__((noinline)) int note_descriptor_tag(void) {
   PyObject *names[] = {s_base, s_shape, s_strides, s_block_shape, s_padding, s_rounds};
   int plain = descriptor_type->tp_getattro == PyObject_GenericGetAttr;
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    PyObject *found = PyObject_GetAttr((PyObject *)descriptor_type, names[i]); /* which gives the class a version */
+    PyObject *found = PyObject_GetAttr((PyObject *)descriptor_type, names[i]); /* assigns the class a version */
     if (found && Py_TYPE(found)->tp_descr_set) plain = 0; /* a property hides the field */
     Py_XDECREF(found);
     PyErr_Clear();
@@ -101,7 +101,7 @@ static __attribute__((noinline)) int note_descriptor_tag(void) {
   return plain && descriptor_tag;
 }
 
-/* hot path. What an exact `TensorDescriptor` says, and its tensor; 0 if that is not as known. */
+/* hot path. Read an exact `TensorDescriptor` and its tensor; 0 if a field is of an unknown kind. */
 static int read_descriptor(PyObject *x, Block *b, View *v) {
   if (descriptor_type->tp_version_tag != descriptor_tag && !note_descriptor_tag()) return 0;
   PyObject *fields = PyObject_GenericGetDict(x, NULL);
@@ -111,7 +111,7 @@ static int read_descriptor(PyObject *x, Block *b, View *v) {
   return known;
 }
 
-/* Whether a descriptor is one that the kernel was compiled for, and its numbers fit the parameters. */
+/* Whether the kernel was compiled for such a descriptor, and its numbers fit into the parameters. */
 static int fits(const Encoding *e, const Block *b) {
   if (b->rank != e->rank || b->strides[b->rank - 1] != 1) return 0;
   for (int i = 0; i < b->rank; i++)
@@ -119,14 +119,14 @@ static int fits(const Encoding *e, const Block *b) {
   return 1;
 }
 
-/* Triton clears this bit of the map of a tensor below 128 KiB; it adds up bytes in 32 bits, and so does this. */
+/* Triton clears this bit in maps of tensors below 128 KiB; like Triton, this adds up bytes in 32 bits. */
 static void clear_bit(TensorMap *map, const uint64_t *sizes, const uint64_t *steps, const Encoding *e) {
   uint32_t last = 0;
   for (int i = 0; i < e->rank; i++) last += (uint32_t)(sizes[i] - 1) * (uint32_t)(i ? steps[i - 1] : (uint64_t)e->element_bytes);
   if ((int32_t)last < 128 * 1024 - 1) map->words[1] &= ~(UINT64_C(1) << 21);
 }
 
-/* hot path. The driver's map of a block, as Triton asks for it; 0 if the driver refuses, of which Triton's launcher makes an
+/* hot path. Encode the driver's map as Triton does; 0 if the driver refuses: Triton's launcher then raises the
  * error. */
 static int encode(const Encoding *e, const Block *b, TensorMap *map) {
   static const uint32_t every[MAX_RANK] = {1, 1, 1, 1, 1};

@@ -1,53 +1,53 @@
-/* Entries of a table: a signature, the bound object for them, and how to launch it directly; how they are found and kept.
+/* Entries of a table: a signature, its bound object, and how to launch that directly; the hash table that holds them.
  *
  * Part of `module.c`, after `signature.h`. */
 
-/* How a value is written into the kernel's parameter buffer: the letters of Python's `struct`; SKIP is compiled in. */
+/* How a value is written into the kernel's parameter buffer: the letters of Python's `struct`; SKIP: compiled in. */
 enum { SKIP = '-', POINTER = 'P', BLOCK = 'T',  BOOL = '?', INT8 = 'b', UINT8 = 'B', INT16 = 'h', UINT16 = 'H', INT32 = 'i', UINT32 = 'I',
        INT64 = 'q', UINT64 = 'Q', FP32 = 'f', FP64 = 'd' };
 
-/* What is done at each launch with a value that is not passed as it lies in `Words.raw`, as Triton's own launcher does it:
- * PyFloat_AsDouble of an integer, a double made a float, and for a parameter that holds less than every integer of these
- * words a look at the value. What does not fit is Triton's to cut off or to refuse, which its versions do differently. */
+/* Conversion, at each launch, of a value that is not passed as `Words.raw` has it, as Triton's launcher does it: an
+ * integer or double to a floating-point parameter, or a range check if the parameter is narrower than the signature's
+ * integer class. Triton truncates or refuses what does not fit, depending on its version. */
 enum { AS_IT_IS, FROM_SIGNED, FROM_UNSIGNED, FROM_DOUBLE, IF_IT_FITS, UNLIKE };
 
-/* How to launch without Python; counted, since Python code within a launch may give its entry another one. */
+/* How to launch without Python. Reference-counted: Python code within a launch may replace its entry's. */
 typedef struct {
   int references;
-  PyObject *kernel;    /* strong weak reference: Triton's cache owns the kernel, and whoever evicts it unloads it */
+  PyObject *kernel;    /* strong weak reference: Triton's cache owns the kernel; evicting it there unloads it */
   void *function;
-  int32_t device, device_type; /* index of the one it was loaded on, whose context is part of the signature */
-  unsigned threads, shared_bytes, ctas; /* threads of a block, bytes of shared memory, blocks of a cluster */
+  int32_t device, device_type; /* index of the device it was loaded on, whose context is part of the signature */
+  unsigned threads, shared_bytes, ctas; /* threads per block, bytes of shared memory, blocks per cluster */
   char kinds[MAX_SLOTS], steps[MAX_SLOTS];       /* by slot; the step of a descriptor is the index of its encoding */
-  uint8_t passed[MAX_SLOTS], stepped[MAX_SLOTS]; /* slots of what is not compiled in, in order, and of what has a step */
+  uint8_t passed[MAX_SLOTS], stepped[MAX_SLOTS]; /* slots that are not compiled in, in order; slots with a step */
   int passed_count, stepped_count;
   Encoding encodings[MAX_BLOCKS];
-  int blocks, tuples; /* how many descriptors are passed, and whether a value is a tuple */
+  int blocks, tuples; /* number of descriptors passed; whether a value is a tuple */
   CuAttribute attributes[4];
   unsigned attribute_count;
-  PyObject *cache, *cache_key;        /* strong: the kernel must still be what Triton's own look-up finds */
-  PyObject *pre_run, *entering, *leaving; /* strong lists; anything in them sends the call to Triton */
+  PyObject *cache, *cache_key;        /* strong: Triton's own look-up must still find the kernel here */
+  PyObject *pre_run, *entering, *leaving; /* strong lists; if one is not empty, Triton launches */
   PyObject *holds;     /* strong callable: compares everything that is watched */
-  PyObject *constants; /* strong dict: None for each free parameter, then the config's values; for grid callables */
-  PyObject *hook, *hook_constants; /* strong, or NULL: the config's hook, and such a dict of all that it is given */
+  PyObject *constants; /* strong dict for grid callables: None for each free parameter, then the config's values */
+  PyObject *hook, *hook_constants; /* strong, or NULL: the config's hook, and a dict like `constants` for it */
   uint8_t zeroed[MAX_ARGS];        /* which parameters are zeroed before every launch */
-  int zeroes;                      /* how many of them */
-  uint64_t generation; /* the shared one when `holds` last said yes */
+  int zeroes;                      /* their number */
+  uint64_t generation; /* the shared one when `holds` last returned true */
 #if !HAVE_WATCHERS
   PyObject *watched;                   /* strong tuple of dicts */
-  const uint64_t *versions[VERSIONS];  /* of the first dicts, and of none: what is not one is 0 for ever */
-  uint64_t seen;                       /* sum of all dicts' versions when `holds` last said yes */
+  const uint64_t *versions[VERSIONS];  /* of the first dicts; unused ones point to a constant 0 */
+  uint64_t seen;                       /* sum of all dicts' versions when `holds` last returned true */
 #endif
 } Direct;
 
 typedef struct Entry {
   int references;
   uint64_t hash;
-  int count, objects, on_host; /* and whether a tensor lies in the host's memory */
-  int32_t device_type;         /* of its tensors, by DLPack's number */
+  int count, objects, on_host; /* on_host: whether a tensor is in host memory */
+  int32_t device_type;         /* of its tensors, DLPack's number */
   uint64_t *words;
-  PyObject **object; /* strong: what counts by identity must stay alive */
-  PyObject *bound;   /* strong: runs the launch in Python where `direct` is NULL or its guards say no */
+  PyObject **object; /* strong: objects compared by identity must stay alive */
+  PyObject *bound;   /* strong: launches in Python if `direct` is NULL or its guards fail */
   PyObject *config;  /* strong */
   PyObject *before;  /* strong or NULL: zeroing and the config's hook */
   PyObject *fields;  /* strong or NULL: the tuple that `direct` was made from */
@@ -64,10 +64,10 @@ static __attribute__((noinline)) void free_direct(Direct *d) {
   PyMem_Free(d);
 }
 
-/* May run Python code (destructors) when the last reference goes. */
+/* Dropping the last reference may run Python code (destructors). */
 static inline void release_direct(Direct *d) { if (d && !--d->references) free_direct(d); }
 
-/* May run Python code (destructors) when the last reference goes. */
+/* Dropping the last reference may run Python code (destructors). */
 static void release(Entry *e) {
   if (--e->references) return;
   for (int i = 0; i < e->objects; i++) Py_DECREF(e->object[i]);
@@ -91,7 +91,7 @@ static Entry *look_up(const Table *t, const Words *w, uint64_t hash) {
   }
 }
 
-/* hot path. The same, where the entry of the call before is compared first, which needs no hash. */
+/* hot path. The same, but first compares the previous call's entry, which needs no hash. */
 static inline Entry *find_entry(Table *t, const Words *w) {
   Entry *e = t->last;
   if (e && e->count == w->count && !memcmp(e->words, w->word, sizeof(uint64_t) * (size_t)w->count)) return e;
@@ -105,7 +105,7 @@ static void place(Entry **slots, size_t capacity, Entry *e) {
   slots[i] = e;
 }
 
-/* Rebuild the slots from `order`; -1 with MemoryError. */
+/* Rebuild the slots from `order`; -1 with MemoryError set. */
 static int rehash(Table *t, size_t capacity) {
   Entry **slots = PyMem_Calloc(capacity, sizeof *slots);
   if (!slots) { PyErr_NoMemory(); return -1; }
@@ -147,11 +147,11 @@ static int insert(Table *t, Entry *e, const Words *w) {
   return 0;
 }
 
-/* Field of a tuple given by Python as a new reference to keep. */
+/* A field of a tuple, as a new reference. */
 static PyObject *kept(PyObject *tuple, int i) { PyObject *o = PyTuple_GET_ITEM(tuple, i); Py_INCREF(o); return o; }
 
-/* The least and the greatest that a parameter holds; 0 if it is no integer. The greatest of UINT64 is that of INT64, since
- * what is greater has a signature of its own. */
+/* The range of an integer parameter; 0 for others. UINT64 ends at INT64_MAX, since larger values have a separate
+ * signature. */
 static int range_of(char kind, int64_t *least, int64_t *most) {
   *least = 0;
   switch (kind) {
@@ -168,7 +168,7 @@ static int range_of(char kind, int64_t *least, int64_t *most) {
   }
 }
 
-/* The step for an integer, which stands for all of its width. */
+/* The step for an integer, valid for all integers of its width. */
 static char step_of_int(char kind, PyObject *x) {
   int64_t least, most;
   int overflow = 0;
@@ -181,8 +181,8 @@ static char step_of_int(char kind, PyObject *x) {
   return least <= (wide ? INT64_MIN : INT32_MIN) && most >= (wide ? INT64_MAX : INT32_MAX) ? AS_IT_IS : IF_IT_FITS;
 }
 
-/* What is done with a value for a parameter of this kind, and with any other of the same signature; UNLIKE if Triton's own
- * launcher must convert it or has an error for it. An enum's member is a number if it is one, and stands for itself. */
+/* The step for a value and all others of its signature, for a parameter of this kind; UNLIKE if Triton's launcher must
+ * convert or refuse it. An enum member that is an int is passed as one. */
 static char step_of(char kind, PyObject *x) {
   PyTypeObject *type = Py_TYPE(x);
   int64_t least, most;
@@ -194,8 +194,8 @@ static char step_of(char kind, PyObject *x) {
   return x == Py_None && kind == POINTER ? AS_IT_IS : UNLIKE;
 }
 
-/* Read one descriptor's encoding: (form, rank, flags, swizzle, bytes, type, rounded type, clears a bit, block,
- * box); 0 with an error set. */
+/* Read one descriptor's encoding: (form, rank, flags, swizzle, bytes, type, rounded type, clears bit, block, box); 0
+ * with an error set. */
 static int take_encoding(Encoding *e, PyObject *tuple) {
   int64_t box[MAX_RANK];
   PyObject *block, *sizes;
@@ -212,7 +212,7 @@ static int take_encoding(Encoding *e, PyObject *tuple) {
 
 static int take_kind(Direct *d, const char **kinds, PyObject *encodings, PyObject *x, int slot, int *slots);
 
-/* The kinds of a tuple's items, whose slots follow in order; where the tuple is compiled in, so are they. */
+/* Match the kinds of a tuple's items, whose slots follow in order; in a compiled-in tuple all are compiled in. */
 static int take_items(Direct *d, const char **kinds, PyObject *encodings, PyObject *x, char kind, int *slots) {
   d->tuples = 1;
   if (kind != SKIP && kind != '(') return 0;
@@ -223,7 +223,7 @@ static int take_items(Direct *d, const char **kinds, PyObject *encodings, PyObje
   return kind == SKIP || *(*kinds)++ == ')';
 }
 
-/* Match the next kind with a value of the call that is bound; 0 if they are not alike, or an error is set. */
+/* Match the next kind with a value of the call being bound; 0 if they do not match, or with an error set. */
 static int take_kind(Direct *d, const char **kinds, PyObject *encodings, PyObject *x, int slot, int *slots) {
   char kind = **kinds;
   if (!kind || slot >= MAX_SLOTS) return 0;
@@ -243,7 +243,7 @@ static int take_kind(Direct *d, const char **kinds, PyObject *encodings, PyObjec
   return 1;
 }
 
-/* Match the kinds of parameters with the values of the call that is bound; 0 if one is not alike, or an error is set. */
+/* The same for all parameters. */
 static int take_kinds(Direct *d, const char *kinds, PyObject *encodings, PyObject *const *values, int n) {
   int slots = n;
   for (int i = 0; i < n; i++)
@@ -252,10 +252,10 @@ static int take_kinds(Direct *d, const char *kinds, PyObject *encodings, PyObjec
   return !*kinds;
 }
 
-/* Take over `Bound.direct`: a tuple (kernel's weak reference, function, threads, shared bytes, kinds, attributes, cache,
- * cache key, pre-run hooks, enter hooks, leave hooks, holds, constants, watched dicts, ctas, hook, its constants, indexes
- * of zeroed parameters, device, encodings of descriptors), for a call with these values. NULL with an error set, or without one if a value is not
- * of the kind that its parameter is. */
+/* Make a `Direct` from `Bound.direct`, for a call with these values: a tuple (kernel's weak reference, function,
+ * threads, shared bytes, kinds, attributes, cache, cache key, pre-run hooks, enter hooks, leave hooks, holds,
+ * constants, watched dicts, ctas, hook, its constants, indexes of zeroed parameters, device, encodings of descriptors).
+ * NULL with an error set, or without one if a value does not match its parameter's kind. */
 static Direct *direct_of(PyObject *tuple, PyObject *const *values, int n) {
   if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 20 || !PyTuple_Check(PyTuple_GET_ITEM(tuple, 19))) {
     PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a tuple of 20 fields");

@@ -1,18 +1,18 @@
-/* `kernel[grid]`, of a tuned kernel and of `heuristics` over one: what is called next.
+/* `kernel[grid]` of a tuned kernel and of `heuristics` over one: the object to call next.
  *
  * Part of `module.c`; relies on no other part. */
 
-/* One call with arguments by place, then by name; names may hold `grid` and `warmup`. New reference. */
+/* A call with positional, then keyword arguments; names may include `grid` and `warmup`. New reference. */
 typedef PyObject *(*Caller)(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid);
 
-/* `kernel[grid]`: what is called next. One mostly lives for one call, so they are kept and used again: the list owns each
- * that is in it, and the collector goes on knowing all of them. `k.mine = k[grid]` is a cycle, which it must find. */
+/* `kernel[grid]`. Most live for one call, so they are reused from a free list, which owns those in it. They stay
+ * tracked by the garbage collector, since `k.mine = k[grid]` is a cycle. */
 typedef struct { PyObject_HEAD vectorcallfunc vectorcall; PyObject *kernel, *grid; Caller call; int condemned; } Gridded;
 static PyTypeObject GriddedType;
 static Gridded *spare[64];
 static int spares = 0;
 
-/* hot path. Whether a keyword's name is this one: mostly told by its length, where a comparison takes 40 instructions. */
+/* hot path. Whether a keyword has this name: lengths mostly differ, and a comparison takes 40 instructions. */
 static inline int is_named(PyObject *name, PyObject *text) {
   return name == text || (PyUnicode_GET_LENGTH(name) == PyUnicode_GET_LENGTH(text) && !PyUnicode_Compare(name, text));
 }
@@ -25,26 +25,26 @@ static PyObject *gridded_call(PyObject *self, PyObject *const *args, size_t flag
       PyErr_Format(PyExc_TypeError, "kernel[grid](...): got %R again by name", PyTuple_GET_ITEM(names, i));
       return NULL;
     }
-  if (!g->kernel) { /* a destructor that the collector runs has called what is garbage with it */
+  if (!g->kernel) { /* called by a destructor of the same garbage */
     PyErr_SetString(PyExc_ReferenceError, "kernel[grid](...): the kernel was collected");
     return NULL;
   }
   return g->call(g->kernel, args, positional, names, g->grid);
 }
 
-/* A class whose `[]` ours stands for, and its own method: who replaces that method, in the class or in a base of it, means
- * our kernels too. */
+/* A class that our `[]` imitates, and its own method: a replaced method, also of a base class, applies to our kernels
+ * too. */
 typedef struct {
   PyTypeObject *type;   /* strong or NULL */
   PyObject *original;   /* strong */
-  unsigned tag;         /* version of the class when its method was last seen to be its own, 0: it has none */
+  unsigned tag;         /* version of the class when its method was last found unreplaced; 0: unknown */
 } Indexed;
 static Indexed tuner_index, heuristics_index;
 
 /* hot path. Whether `[]` of the class was replaced; -1 on error. */
 static int index_is_replaced(Indexed *of) {
   if (!of->type || (of->tag && of->type->tp_version_tag == of->tag)) return 0;
-  PyObject *now = PyObject_GetAttr((PyObject *)of->type, s_getitem); /* a look-up gives the class a version */
+  PyObject *now = PyObject_GetAttr((PyObject *)of->type, s_getitem); /* assigns the class a version */
   if (!now) return -1;
   int replaced = now != of->original;
   Py_DECREF(now);
@@ -77,16 +77,16 @@ static PyObject *gridded(Indexed *of, PyObject *kernel, PyObject *grid, Caller c
 static int gridded_traverse(Gridded *g, visitproc visit, void *arg) { Py_VISIT(g->kernel); Py_VISIT(g->grid); return 0; }
 static int gridded_clear(Gridded *g) { Py_CLEAR(g->kernel); Py_CLEAR(g->grid); return 0; }
 
-/* The collector has found it to be garbage, and will clear it: it must not be used again. */
+/* The collector will clear it: it must not be reused. */
 static void gridded_finalize(PyObject *g) { ((Gridded *)g)->condemned = 1; }
 
 static void gridded_dealloc(Gridded *g) {
   if (!g->condemned && spares < (int)(sizeof spare / sizeof *spare)) {
     PyObject *kernel = g->kernel, *grid = g->grid;
     g->kernel = g->grid = NULL;
-    Py_SET_REFCNT((PyObject *)g, 1); /* the list's */
+    Py_SET_REFCNT((PyObject *)g, 1); /* the free list's */
     spare[spares++] = g;
-    Py_XDECREF(kernel); /* last: destructors may take it from the list */
+    Py_XDECREF(kernel); /* last: destructors may take `g` from the list */
     Py_XDECREF(grid);
     return;
   }

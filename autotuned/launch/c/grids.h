@@ -1,29 +1,31 @@
-/* Grid callables that are arithmetic: computed here from what `launch/grid_program.py` has read off their code.
+/* Evaluates grid callables that are arithmetic, without calling them.
  *
- * Part of `module.c`, after `python_calls.h` and `signature.h`. Programs are kept for the process, by the code of the callable. */
+ * Part of `module.c`, after `python_calls.h` and `signature.h`. Programs are kept by the callable's code, for the
+ * process. */
 
-/* What `launch/grid_program.py` has read off the code of a grid callable: steps of a machine with a stack of integers. A step that
- * looks compares what a name leads to with what it led to then, and where it does not, the callable is called. */
+/* Steps of a program that `launch/grid_program.py` makes from a grid callable's bytecode, for a stack machine of
+ * integers. Steps named IS and NO check that a name still refers to the same object; if one fails, the callable is
+ * called. */
 enum { G_INT, G_META, G_CELL, G_GLOBAL, G_ADD, G_SUB, G_MUL, G_FLOORDIV, G_MOD, G_MIN, G_MAX, G_NEG, G_IS_GLOBAL,
        G_NO_GLOBAL, G_IS_ITEM, G_IS_CODE };
 #define MAX_STACK 16
-#define MAX_PROGRAMS 1024 /* callables by their code, recognised or not; what is beyond is called */
+#define MAX_PROGRAMS 1024 /* callables by their code, translated or not; at most half of the places are used */
 
 typedef struct {
   int kind;
   long long number;
-  PyObject *name, *of, *is; /* strong, NULL where there is none; names are interned */
+  PyObject *name, *of, *is; /* strong or NULL; names are interned */
 } Step;
 
 typedef struct {
   PyObject *code;   /* strong; NULL: a free place */
-  int count, sizes; /* steps; how many sizes they leave, 0: not arithmetic */
+  int count, sizes; /* number of steps, and of sizes that they compute; no sizes: not arithmetic */
   Step *steps;      /* owned */
 } Program;
 
 static Program programs[MAX_PROGRAMS];
 static int program_count = 0;
-static PyObject *reader; /* strong: gives the program of a callable, or None */
+static PyObject *reader; /* strong: returns the program of a callable, or None */
 
 /* Fill a step from Python's tuple; 0 with an error set. */
 static int take_step(Step *s, PyObject *tuple) {
@@ -41,10 +43,10 @@ static int take_step(Step *s, PyObject *tuple) {
   return 1;
 }
 
-/* How far a step moves the top of the stack. */
+/* By how much a step changes the stack's depth. */
 static int growth(int kind) { return kind <= G_GLOBAL ? 1 : kind < G_NEG ? -1 : 0; }
 
-/* Whether the steps never take what is not there, and leave as many numbers as there are sizes. */
+/* Whether the stack never underflows or overflows, and ends with one number per size. */
 static int is_sound(const Program *p) {
   int depth = 0;
   for (int i = 0; i < p->count; i++) {
@@ -61,7 +63,7 @@ static void drop_steps(Program *p) {
   p->count = p->sizes = 0;
 }
 
-/* Take over a program given by Python as (sizes, steps); without it, or with an unsound one, `sizes` stays 0. */
+/* Load a program from Python: (sizes, steps); for None or an unsound one, `sizes` stays 0. */
 static void take_program(Program *p, PyObject *made) {
   PyObject *steps;
   int sizes;
@@ -75,12 +77,12 @@ static void take_program(Program *p, PyObject *made) {
 
 static inline size_t program_place(PyObject *code) { return ((uintptr_t)code >> 5) % MAX_PROGRAMS; }
 
-/* cold path. Read a callable's code; -1 with an error set. Runs Python code, which may read another one meanwhile. */
+/* cold path. Translate a callable; -1 with an error set. Runs Python code, which may translate another one. */
 static __attribute__((noinline)) int read_program(PyObject *grid, PyObject *code) {
   Program p = {0};
   PyObject *made = call_one(reader, grid);
   if (!made && clear_exception()) return -1;
-  if (!made) made = Py_NewRef(Py_None); /* never asked again */
+  if (!made) made = Py_NewRef(Py_None); /* not tried again */
   size_t i = program_place(code);
   while (programs[i].code && programs[i].code != code) i = (i + 1) % MAX_PROGRAMS;
   if (!programs[i].code && program_count < MAX_PROGRAMS / 2) {
@@ -112,8 +114,8 @@ static inline int as_number(PyObject *x, long long *out) {
   return !overflow;
 }
 
-/* Borrowed value of a dict by a text, NULL if it is not there; then an error may be set, which no `Exception` is: a key
- * that is no text may have been compared. */
+/* Borrowed value of a dict by name, or NULL. Comparing with a key that is not a string may run Python code; an error
+ * that is not an `Exception` stays set. */
 static PyObject *item(PyObject *dict, PyObject *name) {
   PyObject *found = PyDict_GetItemWithError(dict, name);
   if (!found && PyErr_Occurred()) (void)clear_exception();
@@ -126,7 +128,7 @@ static PyObject *argument(const Table *t, PyObject *constants, PyObject *const *
   return item(constants, name);
 }
 
-/* The number or the comparison of a step that is no operation; 0 if there is none, or it does not hold. */
+/* Execute a step that is no operation; 0 if there is no such number, or the check fails. */
 static inline int looked_up(const Step *s, PyObject *grid, const Table *t, PyObject *constants, PyObject *const *values,
                             long long *out) {
   PyObject *cells;
@@ -144,7 +146,7 @@ static inline int looked_up(const Step *s, PyObject *grid, const Table *t, PyObj
   }
 }
 
-/* Python's `//` and `%`; 0 if Python raises or 64 bits do not hold it. */
+/* Python's `//` and `%`; 0 if Python would raise or 64 bits overflow. */
 static int floor_divide(long long a, long long b, long long *quotient, long long *rest) {
   if (!b || (b == -1 && a == INT64_MIN)) return 0;
   *quotient = a / b;
@@ -166,14 +168,14 @@ static inline int operate(int kind, long long *a, long long b) {
   }
 }
 
-/* Somebody watches calls: a debugger, a profiler, a measurement of coverage. They are to see this one. */
+/* Whether a debugger, profiler or coverage tool traces calls: it should see this one. */
 static int is_traced(void) {
   PyThreadState *state = PyThreadState_Get();
   return state->c_tracefunc || state->c_profilefunc;
 }
 
-/* hot path. The sizes of a grid callable that is arithmetic, without calling it; 0 if it must be called, -1 with an error
- * set. Runs no Python code but the reader, at the first sight of a callable. */
+/* hot path. Compute the sizes of an arithmetic grid callable; 0 if it must be called, -1 with an error set. Runs Python
+ * code only to translate a callable for the first time. */
 static int compute_grid(Table *t, PyObject *constants, PyObject *grid, PyObject *const *values, long out[3]) {
   long long stack[MAX_STACK + 1];
   int failed = 0;

@@ -1,17 +1,18 @@
-/* Whether all is still as it was when a kernel was bound, told without a look at each thing: watchers or versions.
+/* Guards: whether everything that a bound kernel depends on is unchanged, by watchers or versions of dicts and classes.
  *
- * Part of `module.c`, after `entries.h`. What is watched is one for the process: the shared `generation`. */
+ * Part of `module.c`, after `entries.h`. All watched objects of the process share one counter of changes,
+ * `generation`. */
 
-/* Classes, each with the version of it that was seen last: any change sets it to 0 until something is looked up in the
- * class. A class that gets no version any more (Python 3.13 gives one at most 1,000, and any Python ends somewhere) is
- * taken for changed each time: what is noted then is no version. */
+/* Watched classes, each with the version seen last: any change sets it to 0 until the next look-up in the class. A
+ * class whose versions are used up (Python 3.13 assigns at most 1,000; every Python has a limit) counts as changed each
+ * time: NO_VERSION equals no version. */
 #define NO_VERSION UINT32_MAX
-typedef struct { PyTypeObject *type; uint32_t tag; } Class; /* strong, for good: Triton has a handful that we look at */
-static Class *classes; /* first those that are looked at */
+typedef struct { PyTypeObject *type; uint32_t tag; } Class; /* strong, never released: a handful of Triton's classes */
+static Class *classes; /* those to compare come first */
 static int class_count = 0, looked_at = 0;
 
-/* The version of a class changes with any class that it inherits from: what is above another one in the list need not be
- * looked at. Done again whenever a class has changed, which may be in what it inherits from. */
+/* A change of a class also changes its subclasses' versions, so a class with a subclass in the list need not be
+ * compared. Called again whenever a class changes, since its bases may have changed. */
 static void sort_classes(void) {
   looked_at = 0;
   for (int i = 0; i < class_count; i++) {
@@ -28,7 +29,7 @@ static void sort_classes(void) {
 static int note_tag(int i) {
   PyTypeObject *type = classes[i].type;
   generation++;
-  PyObject *any = PyObject_GetAttr((PyObject *)type, s_run); /* a look-up gives it a version again */
+  PyObject *any = PyObject_GetAttr((PyObject *)type, s_run); /* assigns a version */
   if (!any && clear_exception()) return -1;
   Py_XDECREF(any);
   if (classes[i].type == type) classes[i].tag = type->tp_version_tag ? type->tp_version_tag : NO_VERSION;
@@ -42,7 +43,7 @@ static __attribute__((noinline)) int note_tags(void) {
   return 0;
 }
 
-/* hot path before Python 3.12. Grow the generation if a watched type has changed; -1 with an error set. */
+/* hot path before Python 3.12. Increase the generation if a watched class has changed; -1 with an error set. */
 static inline int look_at_tags(void) {
   for (const Class *c = classes, *end = c + looked_at; c < end; c++)
     if (c->type->tp_version_tag != c->tag) return note_tags();
@@ -58,14 +59,14 @@ static int watch_tag(PyTypeObject *type) {
   classes = more;
   classes[class_count++] = (Class){type, NO_VERSION};
   sort_classes();
-  generation++; /* also where a class below it is looked at in its place */
+  generation++; /* also if a subclass is compared in its place */
   return 0;
 }
 
 #if !HAVE_WATCHERS
 #define look_at_types look_at_tags
 
-/* hot path. The versions of all dicts together: each only grows, so no change leaves the sum as it was. */
+/* hot path. Versions only grow, so any change changes their sum. */
 static inline uint64_t sum_of_versions(const Direct *d) {
   uint64_t sum = 0;
   for (int i = 0; i < VERSIONS; i++) sum += *d->versions[i];
@@ -77,11 +78,11 @@ static inline int versions_hold(const Direct *d) { return sum_of_versions(d) == 
 static void note_versions(Direct *d) { d->seen = sum_of_versions(d); }
 static int watch_any(PyObject *what) { return PyType_Check(what) ? watch_tag((PyTypeObject *)what) : 0; }
 #else
-/* Python has eight watchers of either kind for all libraries together. Where none is left, versions of classes are
- * compared at each call as before Python 3.12, and what a dictionary holds by Python code. */
+/* A process has eight watchers of each kind for all libraries. If none is left, versions of classes are compared at
+ * each call as before Python 3.12, and the contents of dicts by Python code. */
 static int dict_watcher = -1, type_watcher = -1;
 static int unwatched_types = 0, unwatched_dicts = 0;
-static int doubtful = 1; /* whether a class may have changed without a word, having no version, or a dictionary */
+static int doubtful = 1; /* whether a class without a version, or a dict, may have changed unnoticed */
 
 static int on_dict(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value) {
   (void)event; (void)dict; (void)key; (void)value;
@@ -90,7 +91,7 @@ static int on_dict(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObj
 }
 static int on_type(PyTypeObject *type) { (void)type; generation++; doubtful = 1; return 0; }
 
-/* Something may be changed that no watcher tells of; -1 with an error set. */
+/* Check for changes that no watcher reports; -1 with an error set. */
 static __attribute__((noinline)) int look_at_doubtful(void) {
   doubtful = 0; /* a change meanwhile sets it again */
   generation += (uint64_t)unwatched_dicts;
@@ -100,12 +101,12 @@ static __attribute__((noinline)) int look_at_doubtful(void) {
   return 0;
 }
 
-/* hot path. Grow the generation if a watched type has changed, or may have; -1 with an error set. */
+/* hot path. Increase the generation if a watched class may have changed; -1 with an error set. */
 static inline int look_at_types(void) { return doubtful ? look_at_doubtful() : 0; }
 static int versions_hold(const Direct *d) { (void)d; return 1; }
 static void note_versions(Direct *d) { (void)d; }
 
-/* After Python has refused a watcher: do without. -1 if that is no `Exception`. */
+/* Python has refused a watcher: go on without it. -1 if its error is not an `Exception`. */
 static int go_unwatched(int *flag) {
   if (clear_exception()) return -1;
   *flag = doubtful = 1;
@@ -119,7 +120,7 @@ static int watch_dict(PyObject *dict) {
 
 static int watch_type(PyObject *type) {
   if (watch_tag((PyTypeObject *)type)) return -1;
-  doubtful = 1; /* its version is to be seen */
+  doubtful = 1; /* its version is not known yet */
   if (type_watcher < 0) type_watcher = PyType_AddWatcher(on_type);
   return type_watcher < 0 || PyType_Watch(type_watcher, type) ? go_unwatched(&unwatched_types) : 0;
 }
@@ -127,11 +128,11 @@ static int watch_type(PyObject *type) {
 static int watch_any(PyObject *what) { return PyType_Check(what) ? watch_type(what) : watch_dict(what); }
 #endif
 
-/* New reference to what a weak reference is to; NULL without an error if that is gone. */
+/* New reference to a weak reference's object; NULL without an error if it is gone. */
 static PyObject *referent(PyObject *reference) {
 #if PY_VERSION_HEX >= 0x030D0000
   PyObject *found = NULL;
-  if (PyWeakref_GetRef(reference, &found) < 0) PyErr_Clear(); /* it is none: told when it was bound */
+  if (PyWeakref_GetRef(reference, &found) < 0) PyErr_Clear(); /* not a weak reference; `direct_of` checks that */
   return found;
 #else
   PyObject *found = PyWeakref_GET_OBJECT(reference);
@@ -141,10 +142,10 @@ static PyObject *referent(PyObject *reference) {
 #endif
 }
 
-/* Something watched has changed: ask again. 1, 0 or -1 as below; runs Python code. */
+/* Something watched has changed: compare everything. 1, 0 or -1 as below; runs Python code. */
 static __attribute__((noinline)) int compare_watched(Direct *d, PyObject *kernel) {
   uint64_t now = generation;
-  d->generation = 0; /* until all is found as it was */
+  d->generation = 0; /* until everything compares equal */
   note_versions(d);
   PyObject *cached = PyDict_GetItemWithError(d->cache, d->cache_key);
   if (cached != kernel) return PyErr_Occurred() ? -1 : 0;
@@ -155,9 +156,9 @@ static __attribute__((noinline)) int compare_watched(Direct *d, PyObject *kernel
   return yes;
 }
 
-/* hot path. 1: launch directly, with a new reference to the kernel, which lives through this launch whatever a hook does
- * to Triton's cache; 0: Triton must decide; -1: error. Triton's cache is among what is watched: while it is unchanged
- * the kernel is what Triton's own look-up would find. Runs Python code only if something changed. */
+/* hot path. 1: launch directly; `kernel` is a new reference, so that it survives this launch even if a hook changes
+ * Triton's cache. 0: Triton must launch. -1: error. Triton's cache is watched too: while it is unchanged, Triton's own
+ * look-up would find this kernel. Runs Python code only if something changed. */
 static inline __attribute__((always_inline)) int guards_hold(Direct *d, PyObject **kernel) {
   if (PyList_GET_SIZE(d->pre_run) || PyList_GET_SIZE(d->entering) || PyList_GET_SIZE(d->leaving)) return 0;
   if (!(*kernel = referent(d->kernel))) return 0;

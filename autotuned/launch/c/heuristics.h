@@ -1,4 +1,4 @@
-/* `HeuristicsBase`, the base of `Heuristics`: computed values, and the call of the kernel below with them.
+/* `HeuristicsBase`, the base of `Heuristics`: computes values and calls the wrapped kernel with them.
  *
  * Part of `module.c`, after `tuned.h`. */
 
@@ -7,14 +7,14 @@
 typedef struct {
   PyObject_HEAD
   PyObject *fn, *values, *arg_names; /* strong or NULL: as Triton's class sets them */
-  PyObject *seen;          /* strong or NULL: the kernel for which `_still_ours` last said yes */
-  PyObject *every;         /* strong or NULL: the names of the last call's keywords, then of the computed values */
-  uint64_t generation;     /* the shared one when `_still_ours` last said yes */
-  int direct;              /* whether values are computed here at all */
-  int replaced;            /* whether this object has a `run` of its own */
+  PyObject *seen;          /* strong or NULL: the kernel for which `_still_ours` last returned true */
+  PyObject *every;         /* strong or NULL: the last call's keyword names, then those of the computed values */
+  uint64_t generation;     /* the shared one when `_still_ours` last returned true */
+  int direct;              /* whether values are computed in C at all */
+  int replaced;            /* whether this instance has its own `run` */
 } Heuristics;
 
-/* The functions of one call, taken out of the live dict since a function may change it. */
+/* The functions of one call, copied from the live dict, since a function may change it. */
 typedef struct { PyObject *names[MAX_VALUES], *functions[MAX_VALUES]; int count; } Values; /* strong */
 
 static PyTypeObject HeuristicsType;
@@ -23,7 +23,7 @@ static int is_ordinary(const Heuristics *h) {
   return h->direct && !h->replaced && h->fn && h->values && PyDict_CheckExact(h->values) && h->arg_names && PyList_CheckExact(h->arg_names);
 }
 
-/* 1 if the values are to be computed here, 0 if in Python, -1 on error. May run Python code, which may change `h`. */
+/* 1: compute values in C, 0: in Python, -1: error. May run Python code, which may change `h`. */
 static int heuristics_hold(Heuristics *h) {
   if (!is_ordinary(h)) return 0;
   if (look_at_types()) return -1;
@@ -64,8 +64,8 @@ static inline PyObject *name_at(PyObject *names, Py_ssize_t given, const Values 
   return i < given ? PyTuple_GET_ITEM(names, i) : v->names[i - given];
 }
 
-/* hot path. Whether the names made for the last call are those of this one, for which Python makes a tuple of its own at a
- * call of more than 15 keywords. */
+/* hot path. Whether `every` has this call's names. Compared by item, since calls with more than 15 keywords make a new
+ * tuple each time. */
 static int names_fit(const Heuristics *h, PyObject *names, Py_ssize_t given, const Values *v) {
   if (!h->every || PyTuple_GET_SIZE(h->every) != given + v->count) return 0;
   for (Py_ssize_t i = 0; i < given + v->count; i++)
@@ -73,8 +73,8 @@ static int names_fit(const Heuristics *h, PyObject *names, Py_ssize_t given, con
   return 1;
 }
 
-/* The names of the keywords with those of the computed values behind them: a new reference; NULL with an error set, or
- * without one if the caller passes one of them by keyword itself. */
+/* Names of the keywords, then of the computed values. New reference; NULL with an error set, or without one if the
+ * caller passes one of the computed values by keyword. */
 static PyObject *every_name(Heuristics *h, PyObject *names, const Values *v) {
   Py_ssize_t given = names ? PyTuple_GET_SIZE(names) : 0;
   if (!names_fit(h, names, given, v)) {
@@ -93,7 +93,7 @@ static PyObject *every_name(Heuristics *h, PyObject *names, const Values *v) {
   return h->every;
 }
 
-/* What the caller passed, by name, with grid and warm-up where Triton's `[]` puts them. New reference. */
+/* The caller's arguments by name, with grid and warmup in the order of Triton's `[]`. New reference. */
 static PyObject *what_was_passed(const Heuristics *h, PyObject *const *args, Py_ssize_t positional, PyObject *names,
                                  PyObject *grid) {
   PyObject *passed = PyDict_New();
@@ -105,8 +105,8 @@ static PyObject *what_was_passed(const Heuristics *h, PyObject *const *args, Py_
   return passed;
 }
 
-/* Fill `out` with the computed values, new references; returns how many, or -1 - how many with an error set. Each
- * function has a dict of its own, as in Triton. Runs Python code. */
+/* Fill `out` with the computed values (new references); returns their number n, or -1 - n with an error set. Each
+ * function gets its own dict, as in Triton. Runs Python code. */
 static int compute_values(const Values *v, PyObject *passed, PyObject **out) {
   for (int i = 0; i < v->count; i++) {
     PyObject *own = i + 1 < v->count ? PyDict_Copy(passed) : passed;
@@ -121,7 +121,7 @@ static int compute_values(const Values *v, PyObject *passed, PyObject **out) {
 
 static PyObject *call_inner(PyObject *fn, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid);
 
-/* hot path. One call: the values computed, and all of it to the kernel. New reference. Runs Python code. */
+/* hot path. Compute the values and call the kernel with all arguments. New reference. Runs Python code. */
 static PyObject *call_heuristics(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names,
                                  PyObject *grid) {
   Heuristics *h = (Heuristics *)self;
@@ -150,7 +150,7 @@ static PyObject *call_heuristics(PyObject *self, PyObject *const *args, Py_ssize
   return launched;
 }
 
-/* `_still_ours` has seen to it that `fn` is one of the two. Heuristics may be wrapped around themselves. */
+/* Call `fn`, which `_still_ours` has checked to be a tuned kernel or heuristics; these may wrap themselves. */
 static PyObject *call_inner(PyObject *fn, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid) {
   if (!PyObject_TypeCheck(fn, &HeuristicsType)) return call_kernel(fn, args, positional, names, grid);
   if (enter_python()) return NULL;
@@ -186,7 +186,7 @@ static void heuristics_dealloc(Heuristics *h) {
   Py_TYPE(h)->tp_free((PyObject *)h);
 }
 
-/* Only the slot is native: whoever asks the class for `__getitem__`, as torch's tracer does, finds the Python function. */
+/* Only the slot is native: looking up `__getitem__` in the class, as torch's tracer does, finds the Python function. */
 static PyObject *heuristics_native(PyObject *type, PyObject *unused) {
   (void)unused;
   if (!PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_HEAPTYPE)) {

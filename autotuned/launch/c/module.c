@@ -1,19 +1,19 @@
 /* The launch table and the launch itself in C; `launch/table.py` is the specification.
  *
  * Differences from the Python twin:
- *  1. Words are 64-bit numbers. A tensor whose shape is not in the key contributes its rank and stride pattern only,
- *     so that a batch of varying length stays one entry; the Python twin uses exact shapes and strides.
- *  2. Strings and dtypes count by identity (the entry keeps them alive): equal text in two objects is bound twice,
- *     which costs one more miss and nothing else.
+ *  1. Words are 64-bit numbers. A tensor whose shape is not in the key contributes only its rank and stride pattern, so
+ *     that a batch of varying length is one entry; the Python twin uses exact shapes and strides.
+ *  2. Strings and dtypes are compared by identity (the entry keeps them alive): equal strings in two objects are bound
+ *     twice, which costs one more miss.
  *  3. NumPy arrays have no signature here: plain callables use the Python twin.
- *  4. The current device is told by its CUDA context where libcuda is loaded.
- *  5. When the table is full, the older half goes at once.
+ *  4. The current device is identified by its CUDA context if libcuda is loaded.
+ *  5. When the table is full, the older half is evicted at once.
  *
- * One translation unit in several files, so that the hot path is compiled into one piece: the parts are included below,
- * each after those that it relies on, and say what they hold. This file has what all share, and the module.
+ * One translation unit in several files, so that the compiler sees the whole hot path. The parts are included below,
+ * each after those that it relies on. This file has the shared variables and the module.
  *
- * Reference conventions: "new" and "borrowed" have Python's meaning; a function that may run Python code says so.
- * Entries are counted by hand, because a grid callable or a hook may clear the table that a call is using. */
+ * Reference conventions: "new" and "borrowed" as in Python's documentation; a function that may run Python code says
+ * so. Entries are reference-counted, because a grid callable or a hook may clear the table that a call is using. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
@@ -26,7 +26,7 @@
 #include "cpython.h"
 
 #ifdef STEPS_ASIDE
-/* ---- a Python that the launcher does not know ------------------------------------------------------------------- */
+/* ---- an unsupported Python --------------------------------------------------------------------------------------- */
 
 static int refuse(PyObject *module) {
   (void)module;
@@ -36,7 +36,7 @@ static int refuse(PyObject *module) {
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)refuse},
 #ifdef Py_mod_gil
-                                   {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* else the import would turn the lock on */
+                                   {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* else the import would enable the GIL */
 #endif
                                    {0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The launch path in C.", 0, NULL, slots, NULL, NULL, NULL};
@@ -44,18 +44,18 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The l
 PyMODINIT_FUNC PyInit__launch(void) { return PyModuleDef_Init(&definition); }
 #else
 
-#define INTERFACE 3    /* `INTERFACE` in `_native.py`: what Python and C pass each other */
+#define INTERFACE 3    /* as in `_native.py`: version of what Python and C pass each other */
 #define MAX_ARGS 128   /* free parameters; a kernel with more uses the Python twin */
-#define MAX_SLOTS 256  /* these, and what is in tuples; a call with more is not bound */
-#define MAX_DIMS 24    /* two bits a dimension in one word, beside the device */
+#define MAX_SLOTS 256  /* parameters and items of tuples; a call with more is not bound */
+#define MAX_DIMS 24    /* two bits per dimension in one word */
 #define MAX_WORDS 1024 /* words of one call before its last argument; a call with more is not bound */
-#define SPARE_WORDS (2 + 2 * MAX_DIMS) /* at most what one argument has, but for a tuple's items */
+#define SPARE_WORDS (2 + 2 * MAX_DIMS) /* most words of one argument, apart from a tuple's items */
 #define LIMIT 4096     /* entries of one table, as in the Python twin */
-#define VERSIONS 8     /* dicts of a launch whose versions are added up without a loop: most have 6, and one a module */
+#define VERSIONS 8     /* dicts with versions summed in an unrolled loop: most launches have 6, and one per module */
 
-/* ---- what is shared by all tables -------------------------------------------------------------------------- */
+/* ---- shared by all tables -------------------------------------------------------------------------- */
 
-static PyTypeObject *tensor_type, *parameter_type; /* strong; NULL until torch is there */
+static PyTypeObject *tensor_type, *parameter_type; /* strong; NULL until torch is imported */
 static DlApi *dl;
 static CuLaunchKernelEx cu_launch;
 static CuCtxGetCurrent cu_context;
@@ -63,16 +63,16 @@ static CuGetErrorString cu_error;
 static CuMemsetAsync cu_memset;
 static CuTensorMapEncodeTiled cu_encode; /* NULL in a driver without tensor maps */
 static CuStreamIsCapturing cu_capturing;
-static int driver_version; /* 13010 for CUDA 13.1; 0 where it does not say */
+static int driver_version; /* 13010 for CUDA 13.1; 0 if unknown */
 static int driver_sought;
 static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a test's stand-in */
-static int takes_host_memory = 0; /* whether the driver is a stand-in to which memory of the host is as good as any */
+static int takes_host_memory = 0; /* whether the driver is a stand-in that accepts host memory */
 static uint64_t generation = 1; /* grows when anything watched changes */
-static PyObject *one; /* strong: the 1 that there mostly is but one of */
+static PyObject *one; /* strong: Python's cached 1 */
 static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_fallback, *s_grid, *s_warmup, *s_getitem, *s_cache, *s_look_up, *s_beside, *s_configs, *s_best_config;
 
-/* At the first bind and not at the import: by then Triton has loaded the library, which takes milliseconds. Words made
- * before then, without a context, were looked up in empty tables only. */
+/* Called at the first bind, not at import: by then Triton has loaded the library, which takes milliseconds. Signatures
+ * made earlier, without a context, were only looked up in empty tables. */
 static void find_driver(void) {
   if (driver_sought) return;
   driver_sought = 1;
@@ -132,7 +132,7 @@ static PyObject *use_driver(PyObject *module, PyObject *args) {
   Py_RETURN_NONE;
 }
 
-/* A hash over all environment variables as C code has them now; 1 us for 6 KB. */
+/* A hash of all environment variables as C sees them; 1 us for 6 KB. */
 static PyObject *environment(PyObject *module, PyObject *unused) {
   const uint64_t prime = UINT64_C(1099511628211);
   uint64_t h = UINT64_C(1469598103934665603), part;
@@ -152,21 +152,21 @@ static PyObject *environment(PyObject *module, PyObject *unused) {
 }
 
 static PyMethodDef module_methods[] = {
-    {"environment", environment, METH_NOARGS, "A number that changes with any environment variable, also by C code."},
-    {"tensor_words", (PyCFunction)(void (*)(void))tensor_words, METH_FASTCALL, "tensor_words(roles, *tensors): the words of torch's tensors as bytes, each by its role; None if one cannot be read."},
-    {"index_like", index_like, METH_VARARGS, "Whoever replaces `[]` of the first class is asked for that of `Base` too, of the second for that of `HeuristicsBase`."},
-    {"watch", watch, METH_O, "Validate entries again when this dict or type changes; dicts before Python 3.12 are told by `direct`."},
-    {"look_up_in", look_up_in, METH_O, "Ask this class of choices, a dict, in C; at a missing key its `_look_up` is asked."},
+    {"environment", environment, METH_NOARGS, "A hash of all environment variables, as C sees them."},
+    {"tensor_words", (PyCFunction)(void (*)(void))tensor_words, METH_FASTCALL, "tensor_words(roles, *tensors): the words of torch tensors as bytes, one role each; None if one cannot be read."},
+    {"index_like", index_like, METH_VARARGS, "A replaced `[]` of the first class applies to `Base` too, one of the second to `HeuristicsBase`."},
+    {"watch", watch, METH_O, "Validate entries again when this dict or type changes; before Python 3.12, dicts come with `direct`."},
+    {"look_up_in", look_up_in, METH_O, "Look up choices of this subclass of dict in C; calls its `_look_up` for a missing key."},
     {"ready", ready, METH_NOARGS, "None if kernels can be launched from C, else why not."},
-    {"read_grids", read_grids, METH_O, "Ask this function, from now on, for the program of each grid callable; see `launch/grid_program.py`."},
-    {"pool_take", pool_take, METH_O, "pool_take(x): a tensor such as `torch.empty_like(x)` gives, which nobody holds; None if there is none."},
-    {"pool_give", pool_give, METH_VARARGS, "pool_give(x, made): keep what `torch.empty_like(x)` has just made."},
-    {"pool_release", pool_release, METH_O, "pool_release(tensor or None): let go of the tensors on this one's memory, or of all."},
-    {"pool_counts", pool_counts, METH_VARARGS, "pool_counts(x, storage): how often a tensor and its memory are held; None if its memory's object is not at that address."},
-    {"pool_state", pool_state, METH_NOARGS, "How torch's calls are dispatched in this thread, in two numbers, 0 as a rule; None if not known."},
-    {"pool_begin", pool_begin, METH_VARARGS, "pool_begin(bits, bits, modes, deterministic): serve under these bits of the state, while both callables say no."},
-    {"use_shim", use_shim, METH_O, "Whether torch's C shim may be used, from the next bind on, instead of DLPack; whether it was. For tests."},
-    {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, its current context, the stream and memset, whether they take memory of the host, a stand-in for the encoding of tensor maps, and the driver's version; for tests."},
+    {"read_grids", read_grids, METH_O, "Use this function to translate grid callables; see `launch/grid_program.py`."},
+    {"pool_take", pool_take, METH_O, "pool_take(x): an unused tensor like those of `torch.empty_like(x)`; None if there is none."},
+    {"pool_give", pool_give, METH_VARARGS, "pool_give(x, made): keep the new result of `torch.empty_like(x)`."},
+    {"pool_release", pool_release, METH_O, "pool_release(tensor, None or False): drop the tensors in this one's memory, all, or those that refer to others."},
+    {"pool_counts", pool_counts, METH_VARARGS, "pool_counts(x, storage): C++ reference counts of a tensor and its storage; None if that is not at this address."},
+    {"pool_state", pool_state, METH_NOARGS, "This thread's dispatch state in torch, two numbers, usually 0; None if unknown."},
+    {"pool_begin", pool_begin, METH_VARARGS, "pool_begin(bits, bits, modes, deterministic): serve under these bits of the state, while both callables return false."},
+    {"use_shim", use_shim, METH_O, "Set whether torch's C shim may be used instead of DLPack, from the next bind on; returns whether it was. For tests."},
+    {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, current context, stream and memset, whether they accept host memory, a stand-in for encoding tensor maps, and the driver's version; for tests."},
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The launch path in C.", -1, module_methods,
                                         NULL, NULL, NULL, NULL};

@@ -1,8 +1,8 @@
-/* The parameters of a launch: from what the words of a call have of its values to what the driver is given.
+/* The parameters of a launch: converts a call's values to what the driver is passed.
  *
  * Part of `module.c`, after `entries.h`. */
 
-/* hot path. A double as a float, in the low bytes of its 64 bits. */
+/* hot path. Convert a double to a float in its low bytes. */
 static inline void narrow(uint64_t *raw) {
   double wide;
   float low;
@@ -11,7 +11,7 @@ static inline void narrow(uint64_t *raw) {
   memcpy(raw, &low, sizeof low);
 }
 
-/* An integer as its parameter takes it; 0 if it does not fit. */
+/* Convert an integer for its parameter; 0 if it does not fit. */
 static __attribute__((noinline)) int convert_int(char step, char kind, uint64_t *raw) {
   int64_t least, most, value = (int64_t)*raw;
   if (step == IF_IT_FITS) return range_of(kind, &least, &most) && value >= least && value <= most;
@@ -21,8 +21,8 @@ static __attribute__((noinline)) int convert_int(char step, char kind, uint64_t 
   return 1;
 }
 
-/* hot path. Make the values what the kernel takes; 0 if Triton's own launcher must. A narrower integer is the low bytes of
- * the 64: little endian. */
+/* hot path. Convert the values for the kernel; 0 if Triton's own launcher must. Narrower integers need no conversion on
+ * little-endian machines. */
 static inline int convert_all(const Direct *d, uint64_t *raw) {
   for (int s = 0; s < d->stepped_count; s++) {
     int i = d->stepped[s];
@@ -32,7 +32,7 @@ static inline int convert_all(const Direct *d, uint64_t *raw) {
   return 1;
 }
 
-/* What a launch with descriptors is given, parameter by parameter; `bytes` are what each has at least. */
+/* The parameters of a launch with descriptors; `bytes`: the least size of each. */
 #define MAX_PARAMS (MAX_SLOTS + MAX_BLOCKS * (3 + 4 * MAX_RANK) + 2)
 typedef struct {
   TensorMap map[MAX_BLOCKS];
@@ -46,7 +46,7 @@ static void add(Parameters *p, const void *where, size_t bytes) {
   p->bytes[p->count++] = (uint8_t)bytes;
 }
 
-/* A descriptor as Triton's launcher hands it on: the map, or what it was made from; then shape and strides. 0 if that
+/* Add a descriptor as Triton's launcher does: the map, or the fields it is made from; then shape and strides. 0 if that
  * launcher must do it. */
 static int add_block(Parameters *p, const Encoding *e, const Block *b, TensorMap *map) {
   if (!fits(e, b) || (e->form == ENCODED && !encode(e, b, map))) return 0;
@@ -64,8 +64,8 @@ static int add_block(Parameters *p, const Encoding *e, const Block *b, TensorMap
   return 1;
 }
 
-/* All parameters of a launch, but for the scratch memory that follows; 0 if Triton's own launcher must make them. The values
- * are converted already. */
+/* Add all parameters of a launch, whose values are converted, except the scratch memory that follows; 0 if Triton's own
+ * launcher must. */
 static int add_all(const Direct *d, const Words *w, Parameters *p) {
   p->count = 0;
   for (int i = 0; i < d->passed_count; i++) {
@@ -76,8 +76,8 @@ static int add_all(const Direct *d, const Words *w, Parameters *p) {
   return 1;
 }
 
-/* 8 bytes of each parameter, 128 of a map, as a tuple; NULL with an error set, None if Triton's launcher must make them.
- * New reference. */
+/* The bytes of each parameter, 8 or 128 for a map, as a tuple (new reference); None if Triton's launcher must make
+ * them, NULL with an error set. */
 static PyObject *written_of(const Direct *d, Words *w) {
   Parameters p;
   uint64_t raw[MAX_SLOTS];

@@ -1,21 +1,21 @@
-/* The pool of outputs behind `autotuned.experimental`: tensors that torch made, handed out again when nobody else holds
- * them. Decision 0017 says why torch's objects are compared byte for byte, and what is compared with torch before.
+/* The pool of outputs of `autotuned.experimental`: reuses tensors made by torch once nobody else holds them. Decision
+ * 0017 says why torch's objects are compared byte for byte, and what is checked against torch first.
  *
  * Part of `module.c`, after `tensors.h`. */
 #ifdef __linux__
 #include <malloc.h>
 #else
-#define malloc_usable_size(block) ((size_t)POOL_BYTES) /* not known: nothing is kept */
+#define malloc_usable_size(block) ((size_t)POOL_BYTES) /* unknown: nothing is kept */
 #endif
 
 enum { POOL_LAYOUTS = 128, POOL_PROBES = 4, POOL_TENSORS = 8, POOL_DIMS = 5, POOL_WORDS = 6 + 2 * POOL_DIMS };
 enum { POOL_BYTES = 512, STORAGE_COUNT = 8, CU_CAPTURE_IMPLICIT = 906 };
-enum { IMPL_COUNT = 8, IMPL_STORAGE = 16, IMPL_AUTOGRAD = 24, IMPL_EXTRA = 32 }; /* the last ones NULL, or beyond the usual */
-#define POOL_LARGEST (INT64_C(32) << 20) /* bytes of one tensor, */
-#define POOL_LIMIT (INT64_C(256) << 20)  /* and of all */
+enum { IMPL_COUNT = 8, IMPL_STORAGE = 16, IMPL_AUTOGRAD = 24, IMPL_EXTRA = 32 }; /* the last two are NULL for a plain tensor */
+#define POOL_LARGEST (INT64_C(32) << 20) /* most bytes of one tensor */
+#define POOL_LIMIT (INT64_C(256) << 20)  /* most bytes of all */
 
-/* A tensor, and what its `TensorImpl` and its `StorageImpl` were when its Python object alone held them: counts, memory,
- * deleter, shape, flags, and that it has no gradient. */
+/* A tensor, with the bytes of its `TensorImpl` and `StorageImpl` when only its Python object held them: counts, memory,
+ * deleter, shape, flags, and no gradient. */
 typedef struct {
   PyObject *tensor; /* strong */
   int64_t bytes;    /* of its memory */
@@ -24,23 +24,23 @@ typedef struct {
 } Pooled;
 
 typedef struct {
-  uint64_t word[POOL_WORDS]; /* dtype and device, stream, dispatcher's state, rank, class, shape and strides */
-  int count;                 /* of the words that a layout has */
-  unsigned next;             /* which tensor goes when another one comes */
+  uint64_t word[POOL_WORDS]; /* dtype and device, stream, dispatch state, rank, class, shape and strides */
+  int count;                 /* number of words */
+  unsigned next;             /* the tensor to replace next */
   Pooled *tensors[POOL_TENSORS];
 } Layout;
 
 static Layout pool[POOL_LAYOUTS];
 static int64_t pool_held;          /* bytes */
-static uint64_t pool_allowed[2];   /* bits of the dispatcher's state that leave `torch.empty_like` what it is */
-static PyObject *pool_modes[2];    /* strong; callables that say false: function modes, deterministic algorithms */
-static __thread const uint64_t *dispatch_state; /* of this thread; NULL until first asked for, or if it has none */
+static uint64_t pool_allowed[2];   /* bits of the dispatch state that do not change `torch.empty_like` */
+static PyObject *pool_modes[2];    /* strong; callables: whether function modes, deterministic algorithms are on */
+static __thread const uint64_t *dispatch_state; /* of this thread; NULL until first needed, or if unknown */
 
 static void *impl_of(PyObject *x) { void *impl; memcpy(&impl, (char *)x + sizeof(PyObject), sizeof impl); return impl; }
 static void *part_of(void *impl, int where) { void *part; memcpy(&part, (char *)impl + where, sizeof part); return part; }
 static void *storage_of(void *impl) { return part_of(impl, IMPL_STORAGE); }
 
-/* How this thread's calls of torch are dispatched: two words, 0 where no mode, transform or tracing is active. */
+/* This thread's dispatch state in torch: two words, 0 if no mode, transform or tracing is active. */
 static const uint64_t *find_dispatch_state(void) {
   if (!dispatch_state) {
     void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -49,7 +49,7 @@ static const uint64_t *find_dispatch_state(void) {
   return dispatch_state;
 }
 
-/* Give a tensor back to torch. May run Python code. */
+/* Free a tensor. May run Python code. */
 static void pool_drop(Pooled **where) {
   Pooled *one = *where;
   *where = NULL;
@@ -59,7 +59,7 @@ static void pool_drop(Pooled **where) {
   PyMem_Free(one);
 }
 
-/* All tensors, or those on this memory. May run Python code. */
+/* Free all tensors, or those with this storage. May run Python code. */
 static void pool_drop_all(const void *storage) {
   for (int l = 0; l < POOL_LAYOUTS; l++)
     for (int i = 0; i < POOL_TENSORS; i++) {
@@ -68,7 +68,7 @@ static void pool_drop_all(const void *storage) {
     }
 }
 
-/* Whether nothing but its argument decides what `torch.empty_like` gives. */
+/* Whether the result of `torch.empty_like` depends on its argument alone. */
 static int usual_modes(const uint64_t *state) {
   if (!state || state[0] & ~pool_allowed[0] || state[1] & ~pool_allowed[1] || !pool_modes[0]) return 0;
   for (int i = 0; i < 2; i++) {
@@ -81,7 +81,8 @@ static int usual_modes(const uint64_t *state) {
   return 1;
 }
 
-/* hot path. How many words say what `torch.empty_like(x)` is to give; 0 where it has to be asked. */
+/* hot path. Make the words that identify the layout of `torch.empty_like(x)`; returns their number, 0 if torch must
+ * make the tensor. */
 static int pool_words(PyObject *x, uint64_t *word) {
   const uint64_t *state = find_dispatch_state();
   View v;
@@ -92,7 +93,7 @@ static int pool_words(PyObject *x, uint64_t *word) {
   if (type == DL_CUDA) {
     if (!cu_capturing || stream_of(type, (uint8_t)(v.kind >> 24), &stream)) { PyErr_Clear(); return 0; }
     error = cu_capturing(stream, &capturing);
-    if (capturing || error == CU_CAPTURE_IMPLICIT) pool_drop_all(NULL); /* a graph may have what was handed out */
+    if (capturing || error == CU_CAPTURE_IMPLICIT) pool_drop_all(NULL); /* a graph may use tensors that were handed out */
     if (capturing || error) return 0;
   } else if (type != DL_CPU) return 0;
   word[0] = v.kind;
@@ -100,7 +101,7 @@ static int pool_words(PyObject *x, uint64_t *word) {
   word[2] = state[0];
   word[3] = state[1];
   word[4] = (uint64_t)v.ndim;
-  word[5] = (uint64_t)(uintptr_t)part_of(impl_of(x), 0); /* torch's class: wrappers have others */
+  word[5] = (uint64_t)(uintptr_t)part_of(impl_of(x), 0); /* the C++ class: wrappers have others */
   memcpy(word + 6, v.shape, sizeof *word * (size_t)v.ndim);
   if (!v.strides) return 6 + (int)v.ndim;
   memcpy(word + 6 + v.ndim, v.strides, sizeof *word * (size_t)v.ndim);
@@ -111,7 +112,7 @@ static int pool_is(const Layout *layout, const uint64_t *word, int count) {
   return layout->count == count && !memcmp(layout->word, word, sizeof *word * (size_t)count);
 }
 
-/* The layout of these words; or the one whose place a new layout takes, which holds others. */
+/* The layout with these words, or the one to replace by it. */
 static Layout *pool_layout(const uint64_t *word, int count) {
   uint64_t hash = UINT64_C(1469598103934665603);
   for (int i = 0; i < count; i++) hash = (hash ^ word[i]) * UINT64_C(1099511628211);
@@ -123,7 +124,7 @@ static Layout *pool_layout(const uint64_t *word, int count) {
   return &pool[(hash + hash / POOL_LAYOUTS % POOL_PROBES) % POOL_LAYOUTS];
 }
 
-/* Copy what a tensor is now, and how long its parts are; 0 if that is not known, or too much. */
+/* Copy the bytes of a tensor's C++ objects; 0 if their sizes are unknown or too large. */
 static int pool_look(PyObject *x, Pooled *one) {
   void *impl = impl_of(x), *storage = storage_of(impl);
   one->impl_size = malloc_usable_size(impl);
@@ -134,8 +135,8 @@ static int pool_look(PyObject *x, Pooled *one) {
   return 1;
 }
 
-/* hot path. Whether a tensor has no attribute, and its dictionary at most so many owners. May make that
- * dictionary, thereby start the collector, and so run Python code that uses the pool: who asks holds the tensor. */
+/* hot path. Whether a tensor has no attributes, and its dict at most so many owners. May create the dict, which may
+ * start the garbage collector and so run Python code that uses the pool: the caller must hold the tensor. */
 static int no_attributes(PyObject *x, Py_ssize_t owners) {
   PyObject *dict = PyObject_GenericGetDict(x, NULL);
   int none = dict && !PyDict_GET_SIZE(dict) && Py_REFCNT(dict) <= owners + 1;
@@ -144,8 +145,8 @@ static int no_attributes(PyObject *x, Py_ssize_t owners) {
   return none;
 }
 
-/* Let go of tensors that refer to anything: attributes, a graph. They never come back, and the pool must neither keep
- * alive what they refer to nor hide a cycle from the collector. May run Python code. */
+/* Free tensors with attributes or an autograd graph. They cannot be reused, and the pool must neither keep alive what
+ * they refer to nor hide a cycle from the garbage collector. May run Python code. */
 static void pool_drop_marked(void) {
   for (int l = 0; l < POOL_LAYOUTS; l++)
     for (int i = 0; i < POOL_TENSORS; i++) {
@@ -157,19 +158,19 @@ static void pool_drop_marked(void) {
     }
 }
 
-/* hot path. Whether a tensor is as torch made it, and only its Python object holds it: no weak reference, and the
- * same bytes as then; the first of them say where the others lie. */
+/* hot path. Whether a tensor is as torch made it, held only by its Python object: no weak references, and the same
+ * bytes; those of the `TensorImpl` say where the storage is. */
 static int pool_unchanged(const Pooled *one) {
   PyObject *x = one->tensor, *weak;
   memcpy(&weak, (char *)x + tensor_type->tp_weaklistoffset, sizeof weak);
   if (Py_TYPE(x) != tensor_type || weak) return 0;
   if (memcmp(one->was, impl_of(x), one->impl_size)) return 0;
   int same = !memcmp(one->was + one->impl_size, storage_of(impl_of(x)), one->storage_size);
-  __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what other threads did before they let go of it comes before this */
+  __atomic_thread_fence(__ATOMIC_ACQUIRE); /* pairs with the release of other threads' last reference */
   return same;
 }
 
-/* hot path. pool_take(x): a tensor such as `torch.empty_like(x)` gives, which nobody holds; None if there is none. */
+/* hot path. pool_take(x): an unused tensor like those of `torch.empty_like(x)`; None if there is none. */
 static PyObject *pool_take(PyObject *module, PyObject *x) {
   uint64_t word[POOL_WORDS];
   int count = pool_words(x, word);
@@ -183,14 +184,14 @@ static PyObject *pool_take(PyObject *module, PyObject *x) {
     PyObject *found = Py_NewRef(one->tensor);
     if (pool_unchanged(one) && no_attributes(found, 1)) return found;
     one = layout->tensors[i];
-    if (one && one->tensor == found) pool_drop(&layout->tensors[i]); /* known to C++ or a weak reference, or changed */
+    if (one && one->tensor == found) pool_drop(&layout->tensors[i]); /* changed, or held in C++ or weakly */
     Py_DECREF(found);
-    break; /* which may have run Python code, and that used the pool */
+    break; /* Python code may have run and used the pool */
   }
   Py_RETURN_NONE;
 }
 
-/* pool_give(x, made): also keep what `torch.empty_like(x)` has just made; returns whether it is kept. */
+/* pool_give(x, made): keep the new result of `torch.empty_like(x)`; returns whether it is kept. */
 static PyObject *pool_give(PyObject *module, PyObject *args) {
   PyObject *x, *made;
   uint64_t word[POOL_WORDS];
@@ -224,8 +225,8 @@ static PyObject *pool_give(PyObject *module, PyObject *args) {
   Py_RETURN_TRUE;
 }
 
-/* pool_release(tensor, None or False): let go of those that share a tensor's memory, of all, or of those that refer to
- * anything. Where a subclass has its memory is not known. */
+/* pool_release(tensor, None or False): free those that share a tensor's storage, all, or those with attributes or a
+ * graph. For a tensor of a subclass, whose storage is unknown, free all. */
 static PyObject *pool_release(PyObject *module, PyObject *x) {
   (void)module;
   if (x == Py_False) pool_drop_marked();
@@ -233,8 +234,8 @@ static PyObject *pool_release(PyObject *module, PyObject *x) {
   Py_RETURN_NONE;
 }
 
-/* pool_counts(x, storage): how often a tensor and its memory are held, as this file reads it; None if the object of its
- * memory is not at that address. */
+/* pool_counts(x, storage): reference counts of a tensor and its storage, as this file reads them; None if the storage
+ * is not at that address. */
 static PyObject *pool_counts(PyObject *module, PyObject *args) {
   PyObject *x;
   unsigned long long storage;
@@ -249,7 +250,7 @@ static PyObject *pool_counts(PyObject *module, PyObject *args) {
   return Py_BuildValue("II", own, shared);
 }
 
-/* pool_state(): the words of the dispatcher's state, or None. */
+/* pool_state(): the words of the dispatch state, or None. */
 static PyObject *pool_state(PyObject *module, PyObject *unused) {
   const uint64_t *state = find_dispatch_state();
   (void)module; (void)unused;
@@ -257,7 +258,7 @@ static PyObject *pool_state(PyObject *module, PyObject *unused) {
   return Py_BuildValue("KK", (unsigned long long)state[0], (unsigned long long)state[1]);
 }
 
-/* pool_begin(bits, bits, modes, deterministic): serve from now on, under these bits of the dispatcher's state too. */
+/* pool_begin(bits, bits, modes, deterministic): serve from now on, also under these bits of the dispatch state. */
 static PyObject *pool_begin(PyObject *module, PyObject *args) {
   unsigned long long included, excluded;
   PyObject *modes, *deterministic;

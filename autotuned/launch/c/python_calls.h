@@ -1,13 +1,13 @@
-/* Python code that is run within a call: how deep calls may lie within each other, and which of its errors may be cleared.
+/* Running Python code within a launch: limits the nesting, and says which errors may be cleared.
  *
- * Part of `module.c`, and the first: it relies on no other part. */
+ * The first part of `module.c`; relies on no other. */
 
-/* A launch takes 12 KB of the C stack, which Python's own limit knows nothing of: a grid that launches its own kernel, or
- * `heuristics` over itself, is to end in an error and not in a crash. */
+/* A launch takes 12 KB of the C stack, which Python's recursion limit does not count: a grid that launches its own
+ * kernel, or `heuristics` over itself, must end in an error, not in a crash. */
 #define MAX_WITHIN 100
-static _Thread_local int within = 0; /* calls of Python from within launches that this thread is in */
+static _Thread_local int within = 0; /* nesting depth of this thread */
 
-/* Before Python code is run, or another launch begun; -1 with an error set. Each 0 is followed by `leave_python`. */
+/* Call before running Python code or a nested launch; -1 with an error set. After 0, `leave_python` must follow. */
 static int enter_python(void) {
   if (within < MAX_WITHIN) { within++; return 0; }
   PyErr_Format(PyExc_RecursionError,
@@ -19,7 +19,7 @@ static int enter_python(void) {
 
 static void leave_python(void) { within--; }
 
-/* A callable of the user's with one argument. New reference. Runs Python code. */
+/* Call a user's callable with one argument. New reference. Runs Python code. */
 static PyObject *call_one(PyObject *callable, PyObject *argument) {
   if (enter_python()) return NULL;
   PyObject *result = PyObject_CallOneArg(callable, argument);
@@ -27,8 +27,8 @@ static PyObject *call_one(PyObject *callable, PyObject *argument) {
   return result;
 }
 
-/* Clear the error that is set, so that another way is taken; -1, and it stays, if it is none for this: Ctrl-C, the end of
- * the program, and whatever else is no `Exception` goes to the caller. */
+/* Clear the current error so that another path may be taken; -1 with the error kept if it is not an `Exception`, such
+ * as Ctrl-C or the end of the program: it goes to the caller. */
 static int clear_exception(void) {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
   PyErr_Clear();

@@ -1,9 +1,9 @@
-/* The signature of a call: what its arguments are as far as that decides which bound kernel it gets, as 64-bit numbers.
+/* The signature of a call: all properties of its arguments that decide which bound kernel it gets, as 64-bit words.
  *
- * Part of `module.c`, after `tensors.h`. The fields of a table stand here: they say of each parameter what
- * counts. */
+ * Part of `module.c`, after `tensors.h`. `Table` is defined here, since it says which properties of each parameter
+ * count. */
 
-enum { ROLE_SHAPE = 1, ROLE_VALUE = 2, ROLE_CONSTEXPR = 4, ROLE_INTEGER = 8, ROLE_STRIDES = 16 }; /* what of a parameter counts */
+enum { ROLE_SHAPE = 1, ROLE_VALUE = 2, ROLE_CONSTEXPR = 4, ROLE_INTEGER = 8, ROLE_STRIDES = 16 }; /* what counts */
 enum { FLOAT_IS_WORD = ROLE_VALUE | ROLE_CONSTEXPR };
 enum { WORDS_OK = 0, WORDS_NONE = 1, WORDS_ERROR = -1 };
 
@@ -11,41 +11,42 @@ typedef struct {
   Py_ssize_t count;
   int objects, slots, blocks;
   uint64_t word[MAX_WORDS + SPARE_WORDS];
-  uint64_t raw[MAX_SLOTS];        /* address or integer of each argument, for the launch, then of each item of tuples; of a
-                                   * descriptor its place in `block` */
-  PyObject *object[MAX_SLOTS];    /* borrowed: arguments that count by identity, and classes of tuples */
+  uint64_t raw[MAX_SLOTS];        /* for the launch: address or number of each argument, then of each item of tuples;
+                                   * for a descriptor its index in `block` */
+  PyObject *object[MAX_SLOTS];    /* borrowed: arguments compared by identity, and classes of tuples */
   Block block[MAX_BLOCKS];
-  void *stream;                   /* torch's current one, once it was asked for */
+  void *stream;                   /* torch's current stream, if `has_stream` */
   int has_stream;
 } Words;
 
 typedef struct {
   PyObject_HEAD
-  Py_ssize_t n, places;   /* free parameters, and how many of them may be passed by position; places -1: holds nothing */
+  Py_ssize_t n, places;   /* number of free parameters, and of those that may be positional; -1 for an unusable table */
   PyObject **names;       /* strong, interned */
-  PyObject **defaults;    /* strong, NULL where there is none */
-  PyObject **buckets;     /* strong, NULL where there is none */
+  PyObject **defaults;    /* strong or NULL */
+  PyObject **buckets;     /* strong or NULL */
   uint8_t roles[MAX_ARGS];
   PyObject *functions;    /* tuple of key callables */
-  int asks;               /* whether Python code is asked at each call, which may move tensors: buckets, key callables, `judge` */
-  int sets_blocks;        /* whether hooks may set descriptors' blocks after the look-up: then these are no words */
-  PyObject *judge;        /* strong or NULL: shown what each launch would pass; see `launch/verify.py` */
-  PyObject *device;       /* callable giving the device's index where there is no libcuda */
+  int asks;               /* whether calls run Python code, which may move tensors: buckets, key callables, `judge` */
+  int sets_blocks;        /* whether hooks may set descriptors' blocks after the look-up: then signatures omit them */
+  PyObject *judge;        /* strong or NULL: called with what each launch would pass; see `launch/verify.py` */
+  PyObject *device;       /* callable returning the device's index, used without libcuda */
   struct Entry **slots;   /* open addressing, a power of two */
   struct Entry **order;   /* oldest first, LIMIT long */
-  struct Entry *last;     /* borrowed or NULL: of those in `order`, the one that was found last */
+  struct Entry *last;     /* borrowed or NULL: the entry in `order` that was found last */
   size_t capacity, used;
   unsigned long long hits, evictions, computed; /* calls answered, entries dropped, grid callables not called */
 } Table;
 
 static inline void put(Words *w, uint64_t value) { w->word[w->count++] = value; }
 
-/* A stride pattern with '0', '1' or '*' of one more stride behind it, as two bits: 1, 2 or 3. */
+/* Append a stride to a stride pattern: two bits, 1 for stride 0, 2 for stride 1, 3 for any other. */
 static inline uint64_t with_stride(uint64_t pattern, int64_t stride) {
   return pattern * 4 + 1 + ((uint64_t)stride < 2 ? (uint64_t)stride : 2);
 }
 
-/* The pattern where sizes 0 and 1 occur, which count as in a contiguous tensor. By value: the caller's stays in registers. */
+/* The pattern if sizes 0 or 1 occur, whose strides count as contiguous. Passed by value, so that the caller's view
+ * stays in registers. */
 static __attribute__((noinline)) uint64_t normal_pattern(View v) {
   uint64_t pattern = 0;
   int64_t dense = 1;
@@ -58,7 +59,7 @@ static __attribute__((noinline)) uint64_t normal_pattern(View v) {
   return pattern;
 }
 
-/* hot path. The stride pattern, two bits a dimension, of what has strides. */
+/* hot path. The stride pattern, two bits per dimension, of a view that has strides. */
 static inline __attribute__((always_inline)) uint64_t stride_pattern(const View *v) {
   uint64_t pattern = 0;
   for (int64_t d = v->ndim - 1; d >= 0; d--) {
@@ -68,16 +69,16 @@ static inline __attribute__((always_inline)) uint64_t stride_pattern(const View 
   return pattern;
 }
 
-/* The first word of a tensor: what a kernel is compiled for, with the rank and the device. */
+/* The first word of a tensor: dtype and alignment, for which a kernel is compiled, rank and device. */
 static inline uint64_t memory_word(const View *v) {
-  uint64_t aligned = ((address_of(v) & 15) - 1) & 1 << 7; /* less than 0 has every bit */
+  uint64_t aligned = ((address_of(v) & 15) - 1) & 1 << 7; /* 0 - 1 has all bits set */
   return aligned | (uint64_t)v->ndim << 8 | v->kind;
 }
 
-/* Whether two of them are alike for a compiled kernel: the rank decides about a config, and not about its binary. */
+/* Whether two such words are equal for a compiled kernel: the rank may change the config, but not the binary. */
 static inline int same_memory(uint64_t one, uint64_t other) { return !((one ^ other) & ~(UINT64_C(0xff) << 8)); }
 
-/* The strides as they are, for a tensor that a pruner has looked at. */
+/* Exact strides, for a tensor that a pruner reads. */
 static __attribute__((noinline)) void put_strides(Words *w, const View *v) {
   int64_t dense = 1;
   for (int64_t d = v->ndim - 1; d >= 0; d--) {
@@ -87,14 +88,14 @@ static __attribute__((noinline)) void put_strides(Words *w, const View *v) {
   w->count += v->ndim;
 }
 
-/* Shape and strides as far as they count. */
+/* Shape and strides, if they count. */
 static __attribute__((noinline)) void put_sizes(const Table *t, Words *w, Py_ssize_t i, View v) {
   int role = t->roles[i];
   for (int d = 0; role & ROLE_SHAPE && d < v.ndim; d++) put(w, (uint64_t)v.shape[d]);
   if (role & ROLE_STRIDES) put_strides(w, &v);
 }
 
-/* hot path. Words of a tensor, once it is known what it is. */
+/* hot path. Words of a tensor from its view. */
 static inline __attribute__((always_inline)) int words_of_view(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
                                                                const View *v, uint64_t pattern) {
   Py_ssize_t count = w->count;
@@ -108,12 +109,12 @@ static inline __attribute__((always_inline)) int words_of_view(const Table *t, W
 
 static __attribute__((noinline)) int words_by_dlpack(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot, PyObject *x) {
   View v;
-  if (!view_by_dlpack(x, &v) || v.ndim > MAX_DIMS) return WORDS_NONE; /* functorch and others without memory */
+  if (!view_by_dlpack(x, &v) || v.ndim > MAX_DIMS) return WORDS_NONE; /* no memory, as in functorch */
   return words_of_view(t, w, i, slot, &v, v.strides ? stride_pattern(&v) : normal_pattern(v));
 }
 
-/* hot path. Words of an exact torch.Tensor or Parameter, by where it lies: the shim's calls leave no register for the
- * object itself, and 11 instructions a tensor were spent on that (tests/bench/host.py). */
+/* hot path. Words of an exact torch.Tensor or Parameter. Takes a pointer to the object, since the shim's calls leave no
+ * register for the object itself: saves 11 instructions per tensor (tests/bench/host.py). */
 static inline __attribute__((always_inline)) int words_of_tensor(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
                                                                  PyObject *const *x) {
   View v;
@@ -122,17 +123,17 @@ static inline __attribute__((always_inline)) int words_of_tensor(const Table *t,
   return words_of_view(t, w, i, slot, &v, stride_pattern(&v));
 }
 
-/* Whether an integer's own value is a word. A bucketed constexpr is compiled in with its true value. */
+/* Whether an integer's value is a word. A bucketed constexpr is compiled in with its exact value. */
 static inline int int_is_word(const Table *t, Py_ssize_t i, int role) {
   return role & ROLE_CONSTEXPR || (!t->buckets[i] && role & (ROLE_VALUE | ROLE_INTEGER));
 }
 
-/* The integer class: is it 1, is it divisible by 16, its width. */
+/* The integer class: whether it is 1, whether it is divisible by 16, its width. */
 static inline uint64_t int_word(uint64_t raw, uint64_t width) {
   return TAG_INT | width << 8 | (uint64_t)(raw == 1) << 16 | (uint64_t)((raw & 15) == 0) << 17;
 }
 
-/* An integer of more than 63 bits, or one that has a bucket. May run Python code (the bucket). */
+/* Words of an integer of more than 63 bits, or with a bucket. May run Python code (the bucket). */
 static __attribute__((noinline)) int words_of_odd_int(const Table *t, Words *w, int i, int slot, PyObject *x) {
   int overflow = 0;
   long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
@@ -144,7 +145,7 @@ static __attribute__((noinline)) int words_of_odd_int(const Table *t, Words *w, 
   if (t->buckets[i]) {
     PyObject *bucket = call_one(t->buckets[i], x);
     if (!bucket) return WORDS_ERROR;
-    int known = PyLong_CheckExact(bucket) || PyBool_Check(bucket); /* True and 1 are two, as in the key */
+    int known = PyLong_CheckExact(bucket) || PyBool_Check(bucket); /* True and 1 differ, as in the key */
     long long edge = known ? PyLong_AsLongLongAndOverflow(bucket, &overflow) : (overflow = 1, 0);
     uint64_t tag = TAG_INT | (uint64_t)PyBool_Check(bucket) << 8;
     Py_DECREF(bucket);
@@ -156,7 +157,7 @@ static __attribute__((noinline)) int words_of_odd_int(const Table *t, Words *w, 
   return WORDS_OK;
 }
 
-/* hot path. Fills raw and the words of an integer. May run Python code (a bucket). */
+/* hot path. Words of an integer. May run Python code (a bucket). */
 static inline __attribute__((always_inline)) int words_of_int(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
                                                               PyObject *x) {
   int overflow = 0;
@@ -178,7 +179,7 @@ static int words_of_float(Words *w, int slot, PyObject *x, int role) {
 
 static PyTypeObject *enum_type; /* strong: `enum.Enum` */
 
-/* A value that counts by identity: text, a dtype, a member of an enum; anything else has no signature. */
+/* Words of a value compared by identity: a string, dtype or enum member; anything else has no signature. */
 static int words_of_object(Words *w, int slot, PyObject *x) {
   const char *kind = Py_TYPE(x)->tp_name;
   const char *dot = strrchr(kind, '.');
@@ -191,8 +192,8 @@ static int words_of_object(Words *w, int slot, PyObject *x) {
   return overflow ? WORDS_NONE : WORDS_OK;
 }
 
-/* hot path. Words of a tensor descriptor: what its tensor is, shape and strides of its own, and its block; padding and
- * rounding are passed and not compiled in. The second one has their number. */
+/* hot path. Words of a tensor descriptor: those of its tensor, its own shape and strides, and its block. Padding and
+ * rounding are passed, not compiled in. The second word has the number of words. */
 static int words_of_descriptor(const Table *t, Words *w, int i, int slot, PyObject *x) {
   View v;
   Block *b = &w->block[w->blocks];
@@ -210,7 +211,7 @@ static int words_of_descriptor(const Table *t, Words *w, int i, int slot, PyObje
   return WORDS_OK;
 }
 
-/* Whether the items of a tuple of this class are what Python's own tuple says, as those of a named tuple. */
+/* Whether tuples of this class iterate and index like plain tuples, as named tuples do. */
 static int is_plain_tuple(PyTypeObject *type) {
   const PyTypeObject *plain = &PyTuple_Type;
   return type == plain || (type->tp_iter == plain->tp_iter && type->tp_as_mapping->mp_subscript == plain->tp_as_mapping->mp_subscript &&
@@ -219,8 +220,8 @@ static int is_plain_tuple(PyTypeObject *type) {
 
 static int words_of_argument(const Table *t, Words *w, int i, int slot, PyObject *x);
 
-/* Words of a tuple: how many items and words, the class if it is a named one, then those of the items. The numbers of a
- * tensor that is compiled in are not told by words. */
+/* Words of a tuple: the numbers of items and words, the class unless it is `tuple`, then the items' words. Words do not
+ * cover the values of a compiled-in tensor. */
 static int words_of_tuple(const Table *t, Words *w, int i, PyObject *x) {
   PyTypeObject *type = Py_TYPE(x);
   Py_ssize_t count = PyTuple_GET_SIZE(x), start = w->count;
@@ -239,13 +240,13 @@ static int words_of_tuple(const Table *t, Words *w, int i, PyObject *x) {
   return WORDS_OK;
 }
 
-/* Words of what is neither a tensor nor a number. */
+/* Words of a descriptor, a tuple or an object. */
 static __attribute__((noinline)) int words_of_other(const Table *t, Words *w, int i, int slot, PyObject *x) {
   if (is_descriptor(x)) return words_of_descriptor(t, w, i, slot, x);
   return PyTuple_Check(x) ? words_of_tuple(t, w, i, x) : words_of_object(w, slot, x);
 }
 
-/* hot path. Words of a parameter's value, or of an item of it, whose slot lies behind those of the parameters. */
+/* hot path. Words of a parameter's value, or of an item of it, whose slot follows those of the parameters. */
 static inline __attribute__((always_inline)) int words_of_value(const Table *t, Words *w, Py_ssize_t i, Py_ssize_t slot,
                                                                 PyObject *const *where) {
   PyObject *x = *where;
@@ -265,7 +266,7 @@ static inline __attribute__((always_inline)) int words_of_value(const Table *t, 
 
 static int words_of_argument(const Table *t, Words *w, int i, int slot, PyObject *x) { return words_of_value(t, w, i, slot, &x); }
 
-/* How many words an argument or an item has, by the first two of them. */
+/* The number of words of an argument or item, from its first two. */
 static int length_of(const Table *t, int i, const uint64_t *words) {
   int role = t->roles[i];
   uint64_t first = *words;
@@ -280,8 +281,8 @@ static int length_of(const Table *t, int i, const uint64_t *words) {
   }
 }
 
-/* cold path. The type of device that the tensors of a signature lie on, of the last one on a GPU, by DLPack's number;
- * `on_host` becomes 1 if one lies in the host's memory. */
+/* cold path. The device type, DLPack's number, of a signature's last tensor on a GPU; sets `on_host` to 1 if a tensor
+ * is in host memory. */
 static int32_t device_type_in(const Table *t, const Words *w, int *on_host) {
   int32_t found = DL_CUDA;
   for (int i = 0, at = t->device != Py_None, end; i < t->n; i++) {
@@ -296,7 +297,8 @@ static int32_t device_type_in(const Table *t, const Words *w, int *on_host) {
   return found;
 }
 
-/* cold path. The value of each key callable: with any but an int or a bool the call has no signature. Runs Python code. */
+/* cold path. Words of the key callables' results; other results than int and bool have no signature. Runs Python
+ * code. */
 static int words_of_functions(const Table *t, Words *w, PyObject *const *values) {
   Py_ssize_t count = PyTuple_GET_SIZE(t->functions);
   if (!count) return WORDS_OK;
@@ -322,7 +324,7 @@ static int words_of_functions(const Table *t, Words *w, PyObject *const *values)
   return result;
 }
 
-/* hot path. The current device: its context, or its index where there is no libcuda. May run Python code. */
+/* hot path. The current device: its context, or without libcuda its index. May run Python code. */
 static inline int device_word(const Table *t, uint64_t *out) {
   if (cu_context) {
     void *context = NULL;
@@ -352,7 +354,7 @@ static int make_words(const Table *t, Words *w, PyObject *const *values) {
   return words_of_functions(t, w, values);
 }
 
-/* hot path. FNV-1a over words in four lanes: one lane would wait for its multiplication at every word. */
+/* hot path. FNV-1a over words in four lanes, since a single lane would wait for each multiplication. */
 static uint64_t hash_words(const Words *w) {
   const uint64_t prime = UINT64_C(1099511628211);
   uint64_t lane[4] = {UINT64_C(1469598103934665603), 2, 3, 5};

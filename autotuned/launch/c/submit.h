@@ -1,8 +1,8 @@
-/* The launch of a found entry: its grid, what comes before it (accumulators zeroed, the config's hook), and itself.
+/* Launches a found entry: prologue (zeroed accumulators, the config's hook), grid, submission.
  *
  * Part of `module.c`, after `guards.h`, `table.h` and `grids.h`. */
 
-/* A size as it came from Python, -1 if with an error set; -1 with an error set if it is out of range. */
+/* Check a size converted from Python, which may have set an error; -1 with an error set if it is out of range. */
 static long checked_size(long value) {
   if (value >= 0 && value <= INT32_MAX) return value;
   if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "grid: expected sizes from 0 to 2147483647, got %ld", value);
@@ -23,7 +23,7 @@ static long grid_size(PyObject *x) {
   return checked_size(value);
 }
 
-/* A dict of all arguments by name: a copy of `constants`, which holds every name already, so that nothing is resized. */
+/* A dict of all arguments by name: a copy of `constants`, which has every name already, so that it is not resized. */
 static PyObject *arguments_by_name(const Table *t, PyObject *constants, PyObject *const *values) {
   PyObject *all = PyDict_Copy(constants);
   for (int i = 0; all && i < t->n; i++)
@@ -31,7 +31,7 @@ static PyObject *arguments_by_name(const Table *t, PyObject *constants, PyObject
   return all;
 }
 
-/* hot path. A tuple of 1 to 3 ordinary sizes; 0 if it is anything else, which `evaluate_grid` takes or refuses. */
+/* hot path. Read a tuple of 1 to 3 plain sizes; 0 for anything else, which `evaluate_grid` handles. */
 static inline __attribute__((always_inline)) int plain_grid(PyObject *grid, long out[3]) {
   if (!PyTuple_CheckExact(grid)) return 0;
   Py_ssize_t count = PyTuple_GET_SIZE(grid);
@@ -40,7 +40,7 @@ static inline __attribute__((always_inline)) int plain_grid(PyObject *grid, long
   for (Py_ssize_t i = 0; i < count; i++) {
     PyObject *size = PyTuple_GET_ITEM(grid, i);
     int overflow = 0;
-    if (size == one) { out[i] = 1; continue; } /* Python's own 1, as in most grids */
+    if (size == one) { out[i] = 1; continue; } /* as in most grids */
     if (!PyLong_CheckExact(size)) return 0;
     out[i] = PyLong_AsLongAndOverflow(size, &overflow);
     if (overflow || out[i] < 0 || out[i] > INT32_MAX) return 0;
@@ -48,8 +48,8 @@ static inline __attribute__((always_inline)) int plain_grid(PyObject *grid, long
   return 1;
 }
 
-/* Any other grid, as Triton reads it: `len(grid)`, and `grid[0]` to `grid[2]`, all of them before one is made a number,
- * since what makes it one may change the grid. -1 with an error set. Runs Python code. */
+/* Read any other grid as Triton does: `len(grid)` and `grid[0]` to `grid[2]`, all before any is converted, since an
+ * `__index__` may change the grid. -1 with an error set. Runs Python code. */
 static int any_grid(PyObject *grid, long out[3]) {
   PyObject *sizes[3] = {NULL, NULL, NULL};
   Py_ssize_t count = PyObject_Size(grid), read = 0;
@@ -69,16 +69,16 @@ static int any_grid(PyObject *grid, long out[3]) {
   return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Whether a grid callable has put another value in the place of an argument: Triton launches with that one. */
+/* Whether a grid callable has replaced an argument: Triton launches with the new value. */
 static int has_changed(const Table *t, PyObject *meta, PyObject *const *values) {
   for (int i = 0; i < t->n; i++)
     if (PyDict_GetItemWithError(meta, t->names[i]) != values[i]) return 1;
   return 0;
 }
 
-/* Any other grid as three sizes; a callable is asked with all arguments by name, or computed. 1 if Python code has run, as that
- * of a callable, 2 if it has changed an argument, -1 with an error set. What a callable returned is left for a judge, if
- * there is one, as a new reference. */
+/* Evaluate any other grid to three sizes; a callable is computed, or called with all arguments by name. 0, or 1 if
+ * Python code has run, 2 if a callable has replaced an argument, -1 with an error set. `returned` becomes a callable's
+ * result (new reference) if there is a judge. */
 static __attribute__((noinline)) int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values,
                                                    long out[3], PyObject **returned) {
   PyObject *owned = NULL;
@@ -108,7 +108,7 @@ static int raise_cuda(int error) {
   return -1;
 }
 
-/* hot path. torch's current stream of the device that is launched on, into the words; -1 with an error set. */
+/* hot path. Set `w->stream` to torch's current stream of the device; -1 with an error set. */
 static int find_stream(const Direct *d, Words *w) {
   if (w->has_stream) return 0;
   w->has_stream = 1;
@@ -117,7 +117,7 @@ static int find_stream(const Direct *d, Words *w) {
 
 static uint64_t no_scratch = 0;
 
-/* hot path. The driver's launch; the GIL is released, since a full queue blocks. 1, or -1 with an error set. */
+/* hot path. Call the driver's launch without the GIL, since a full queue blocks. 1, or -1 with an error set. */
 static inline __attribute__((always_inline)) int call_driver(const Direct *d, const Words *w, const long grid[3], void **params) {
   CuLaunchConfig c = {(unsigned)grid[0] * d->ctas, (unsigned)grid[1], (unsigned)grid[2], d->threads, 1, 1, d->shared_bytes, w->stream,
                       d->attribute_count ? (CuAttribute *)d->attributes : NULL, d->attribute_count};
@@ -128,7 +128,7 @@ static inline __attribute__((always_inline)) int call_driver(const Direct *d, co
   return error ? raise_cuda(error) : 1;
 }
 
-/* A launch with tensor descriptors, whose maps are encoded now; as `submit`. */
+/* `submit` for a launch with tensor descriptors, whose maps are encoded now. */
 static __attribute__((noinline)) int submit_blocks(const Direct *d, Words *w, const long grid[3]) {
   Parameters p;
   if (!add_all(d, w, &p)) return 0;
@@ -137,8 +137,8 @@ static __attribute__((noinline)) int submit_blocks(const Direct *d, Words *w, co
   return call_driver(d, w, grid, p.params);
 }
 
-/* hot path. Submit on torch's current stream. 1: done, 0: Triton's own
- * launcher must do it, 2: the grid is empty, -1: error. Inlined at both of its calls: 43 instructions of a launch (tests/bench/host.py). */
+/* hot path. Submit on torch's current stream. 1: done, 0: Triton's own launcher must do it, 2: the grid is empty, -1:
+ * error. Inlining at both calls saves 43 instructions per launch (tests/bench/host.py). */
 static inline __attribute__((always_inline)) int submit(const Direct *d, Words *w, const long grid[3]) {
   void *params[MAX_SLOTS + 2];
   if (!convert_all(d, w->raw)) return 0;
@@ -174,7 +174,7 @@ static PyObject *run_in_python(Entry *e, PyObject *const *values, int n, PyObjec
 
 typedef struct { uint64_t start, end, bytes; int zeroed; } Span; /* bytes: 0 unless the tensor is contiguous */
 
-/* Where a tensor lies; 0 if that cannot be told here. */
+/* The span of a tensor's memory; 0 if unknown. */
 static int span_of(PyObject *x, Span *s) {
   View v;
   if (!view(x, &v)) return 0;
@@ -193,12 +193,12 @@ static int span_of(PyObject *x, Span *s) {
   return size > 0;
 }
 
-/* Zero what is to be zeroed by the driver: 1 done; 0 if Python must do it, which knows all layouts and has the error for
- * an alias of an input; -1 with an error set. */
+/* Zero accumulators with the driver's memset: 1 done; 0 if Python must, which handles all layouts and raises the error
+ * for an alias of an input; -1 with an error set. */
 static int zero_directly(const Direct *d, const Table *t, Words *w, PyObject *const *values) {
   Span spans[MAX_ARGS];
   int count = 0;
-  if (d->blocks | d->tuples) return 0; /* which may hold what shares memory with it */
+  if (d->blocks | d->tuples) return 0; /* their tensors may be aliases */
   if (!cu_memset || find_stream(d, w)) return cu_memset ? -1 : 0;
   for (int i = 0; i < t->n; i++) {
     if (Py_TYPE(values[i]) != tensor_type && Py_TYPE(values[i]) != parameter_type) {
@@ -214,7 +214,7 @@ static int zero_directly(const Direct *d, const Table *t, Words *w, PyObject *co
     for (int j = 0; spans[i].zeroed && j < count; j++)
       if (!spans[j].zeroed && spans[i].start < spans[j].end && spans[j].start < spans[i].end) return 0;
   int error = 0;
-  Py_BEGIN_ALLOW_THREADS /* a full queue blocks here as at a launch */
+  Py_BEGIN_ALLOW_THREADS /* a full queue blocks */
   for (int i = 0; i < count && !error; i++)
     if (spans[i].zeroed && spans[i].bytes) error = cu_memset(spans[i].start, 0, spans[i].bytes, w->stream);
   Py_END_ALLOW_THREADS
@@ -230,7 +230,7 @@ static int run_prologue(const Entry *e, PyObject *const *values, int n) {
   return done ? 0 : -1;
 }
 
-/* What comes before every launch: accumulators zeroed, then the config's hook; 1 if Python code has run, -1 with an error
+/* The prologue: zero accumulators, then call the config's hook. 0, or 1 if Python code has run, -1 with an error
  * set. */
 static int prepare(const Entry *e, const Direct *d, const Table *t, Words *w, PyObject *const *values) {
   int zeroed = d->zeroes ? zero_directly(d, t, w, values) : 1;
@@ -243,29 +243,29 @@ static int prepare(const Entry *e, const Direct *d, const Table *t, Words *w, Py
   return done ? 1 : -1;
 }
 
-/* The memory of a value, or of an item of it, read anew; 0 if a kernel is compiled otherwise for what it is now. Whatever
- * else has a signature is immutable. `at`: where its words begin, and then end. */
+/* Read the memory of a value, or of an item of it, again; 0 if it now needs another kernel. All else in a signature is
+ * immutable. `at`: index of its first word, then of the first one after it. */
 static int read_value_again(const Table *t, Words *w, int i, int slot, PyObject *x, int *at) {
   View v;
   uint64_t first = w->word[*at];
   int tag = first & TAG_MASK, end = *at + length_of(t, i, &w->word[*at]);
-  *at += 2; /* only now: to the first item of a tuple */
+  *at += 2; /* the first item of a tuple */
   for (Py_ssize_t k = 0; tag == TAG_TUPLE && k < PyTuple_GET_SIZE(x); k++)
     if (!read_value_again(t, w, i, w->slots++, PyTuple_GET_ITEM(x, k), at)) return 0;
   *at = end;
   if (tag == TAG_TENSOR) {
     if (!view(x, &v) || !same_memory(memory_word(&v), first)) return 0;
     w->raw[slot] = address_of(&v);
-  } else if (tag == TAG_BLOCK) { /* its rank and block are compared when it is passed */
+  } else if (tag == TAG_BLOCK) { /* `fits` compares rank and block later */
     const uint64_t not_memory = TAG_MASK | 1 << 7;
     return read_descriptor(x, &w->block[w->raw[slot]], &v) && same_memory(memory_word(&v) & ~not_memory, first & ~not_memory);
   }
   return 1;
 }
 
-/* Python code has run since the signature was made: a hook, a grid callable, a size's `__index__`, a bucket. Read again what
- * it may have changed, tensors' addresses and the stream, and ask again what the launch relies on. 1: the kernel is still
- * the one for these arguments, on this device; 0: Triton must find another, or say what is wrong; -1: error. */
+/* Python code has run since the signature was made: a hook, a grid callable, a size's `__index__`, a bucket. Read what
+ * it may have changed, tensors' addresses and the stream, and check the guards again. 1: the kernel is still right for
+ * these arguments and this device; 0: Triton must find another or raise an error; -1: error. */
 static __attribute__((noinline)) int read_again(const Table *t, Direct *d, Words *w, PyObject *const *values, PyObject **kernel) {
   uint64_t device;
   int at = 0;
@@ -294,7 +294,7 @@ static PyObject *launch_through_triton(Entry *e, PyObject *const *values, int n,
   return result;
 }
 
-/* The same with a grid of three sizes. New reference. */
+/* The same with three sizes as the grid. New reference. */
 static __attribute__((noinline)) PyObject *launch_as_sized(Entry *e, PyObject *const *values, int n, const long sizes[3]) {
   PyObject *grid = Py_BuildValue("(lll)", sizes[0], sizes[1], sizes[2]);
   PyObject *result = grid ? launch_through_triton(e, values, n, grid) : NULL;
@@ -302,8 +302,8 @@ static __attribute__((noinline)) PyObject *launch_as_sized(Entry *e, PyObject *c
   return result;
 }
 
-/* What a launch would pass to the driver: function, grid or None, threads, bytes of shared memory, stream, attributes as
- * (id, x, y, z), and the bytes of each parameter. New reference; None if Triton's own launcher must convert a value. */
+/* What a launch would pass to the driver: function, grid or None, threads, bytes of shared memory, stream, attributes
+ * as (id, x, y, z), and the bytes of each parameter. New reference; None if Triton's launcher must convert a value. */
 static PyObject *passed_of(const Direct *d, Words *w, const long *grid) {
   PyObject *parameters = written_of(d, w);
   if (!parameters || parameters == Py_None) return parameters;
@@ -319,8 +319,8 @@ static PyObject *passed_of(const Direct *d, Words *w, const long *grid) {
                        (unsigned long long)(uintptr_t)w->stream, attributes, parameters);
 }
 
-/* What a launch of these values would pass to the driver, without one; None if it would not go there. The grid is None in
- * it where Python code would be asked for it. */
+/* What a launch of these values would pass to the driver, without launching; None if it would not call the driver. Its
+ * grid is None if only Python code can evaluate it. */
 static PyObject *table_passed(Table *t, PyObject *args) {
   PyObject *tuple, *grid, **values;
   Words w;
@@ -332,7 +332,7 @@ static PyObject *table_passed(Table *t, PyObject *args) {
   Entry *e = result ? NULL : find_entry(t, &w);
   Direct *d = e ? e->direct : NULL;
   if (!d) Py_RETURN_NONE;
-  d->references++; /* a first sight of a grid callable runs Python code */
+  d->references++; /* translating a grid callable runs Python code */
   unsigned long long computed = t->computed;
   int sized = plain_grid(grid, sizes) ? 1 : compute_grid(t, d->constants, grid, values, sizes);
   t->computed = computed;
@@ -341,8 +341,8 @@ static PyObject *table_passed(Table *t, PyObject *args) {
   return passed;
 }
 
-/* Show the judge what would be passed, with the grid as the caller gave it, or as a callable returned it. 1: it is what
- * the Python twin passes, 0: Triton must launch, -1: error. Runs Python code. */
+/* Call the judge with what would be passed; `grid`: the caller's, or a callable's result. 1: it equals what the Python
+ * twin passes, 0: Triton must launch, -1: error. Runs Python code. */
 static __attribute__((noinline)) int ask_judge(const Table *t, Entry *e, const Direct *d, Words *w, PyObject *const *values,
                                                PyObject *grid, const long sizes[3]) {
   PyObject *judge = Py_NewRef(t->judge);
@@ -356,7 +356,7 @@ static __attribute__((noinline)) int ask_judge(const Table *t, Entry *e, const D
   return yes;
 }
 
-/* Where the grid of an entry's config launches nothing: another config may serve this call. New reference. */
+/* The grid is empty for the entry's config: launch another config, if there is one. New reference. */
 static PyObject *launch_nothing(Entry *e, PyObject *const *values, int n, PyObject *grid, PyObject *kernel) {
   PyObject *again = NULL;
   if (optional(e->bound, "again", &again)) { Py_DECREF(kernel); return NULL; }
@@ -372,7 +372,7 @@ static PyObject *launch_nothing(Entry *e, PyObject *const *values, int n, PyObje
   return result;
 }
 
-/* A launch that `submit` has not made: `done` is its answer. New reference. */
+/* Finish a launch that `submit` did not make; `done`: its result. New reference. */
 static __attribute__((noinline)) PyObject *not_submitted(Entry *e, PyObject *const *values, int n, PyObject *grid,
                                                         const long sizes[3], PyObject *kernel, int done) {
   if (done == 2) return launch_nothing(e, values, n, grid, kernel);
@@ -380,7 +380,7 @@ static __attribute__((noinline)) PyObject *not_submitted(Entry *e, PyObject *con
   return done ? NULL : launch_as_sized(e, values, n, sizes);
 }
 
-/* The rest of a launch that has run Python code. New reference. */
+/* Finish a launch that has run Python code. New reference. */
 static __attribute__((noinline)) PyObject *launch_after_python(Table *t, Entry *e, Direct *d, Words *w, PyObject *const *values,
                                                               PyObject *grid, PyObject *returned, const long sizes[3],
                                                               PyObject *kernel) {
@@ -394,11 +394,12 @@ static __attribute__((noinline)) PyObject *launch_after_python(Table *t, Entry *
   return done == 1 ? kernel : not_submitted(e, values, t->n, grid, sizes, kernel, done);
 }
 
-/* hot path. Launch a found entry. Runs Python code: prologue, grid callable. New reference to the compiled kernel. */
+/* hot path. Launch a found entry. May run Python code: prologue, grid callable. New reference to the compiled
+ * kernel. */
 static PyObject *launch_entry(Table *t, Entry *e, Words *w, PyObject *const *values, PyObject *grid) {
   long sizes[3];
   PyObject *kernel = NULL;
-  Direct *d = e->direct; /* this launch's own: what runs within it, or another thread, may give the entry another */
+  Direct *d = e->direct; /* Python code within this launch, or another thread, may replace the entry's */
   if (d) d->references++;
   int direct = d ? guards_hold(d, &kernel) : 0;
   if (direct <= 0) {
@@ -424,7 +425,7 @@ static PyObject *launch_entry(Table *t, Entry *e, Words *w, PyObject *const *val
   return kernel;
 }
 
-/* Launch what is bound for these values, as a call that finds it does, without counting one. None if nothing is. Runs
+/* Launch the object bound for these values like a call, but without counting a hit; None if nothing is bound. Runs
  * Python code. */
 static PyObject *table_launch(Table *t, PyObject *args) {
   PyObject *tuple, *grid, **values;

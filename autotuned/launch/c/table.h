@@ -36,7 +36,7 @@ static int fill_table(Table *t, PyObject *names, PyObject *defaults, PyObject *r
   return 0;
 }
 
-/* Holds nothing until `table_init` is done. */
+/* Unusable until `table_init` has succeeded. */
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
   Table *t = (Table *)PyType_GenericNew(type, args, keywords);
   if (t) t->places = -1;
@@ -60,13 +60,13 @@ static int table_init(Table *t, PyObject *args, PyObject *keywords) {
   }
   if (fill_table(t, names, defaults, roles, buckets)) return -1;
   t->asks = PyDict_GET_SIZE(buckets) || PyTuple_GET_SIZE(functions);
-  Py_INCREF(functions); t->functions = functions; /* last: what has none is no whole table */
+  Py_INCREF(functions); t->functions = functions; /* last: marks a complete table */
   Py_INCREF(device); t->device = device;
   t->places = places;
   return 0;
 }
 
-/* What a launch holds: through a config's hook, or what the hook is a method of, it may lead back to its own table. */
+/* A config's hook, or the object it is a method of, may refer back to the table. */
 static int direct_traverse(const Direct *d, visitproc visit, void *arg) {
   Py_VISIT(d->kernel); Py_VISIT(d->cache); Py_VISIT(d->pre_run); Py_VISIT(d->entering); Py_VISIT(d->leaving);
   Py_VISIT(d->holds); Py_VISIT(d->constants); Py_VISIT(d->hook); Py_VISIT(d->hook_constants);
@@ -92,8 +92,8 @@ static int table_traverse(Table *t, visitproc visit, void *arg) {
   return 0;
 }
 
-/* By the collector, which may clear a table before the kernel that it is attached to, and before a destructor that calls
- * the kernel: without places no call fits it any more. */
+/* The garbage collector may clear a table before its kernel, and before a destructor that calls this kernel: with
+ * places -1 no call matches any more. */
 static int table_clear_references(Table *t) {
   t->places = -1;
   if (t->order) table_forget(t);
@@ -113,7 +113,7 @@ static void table_dealloc(Table *t) {
   type->tp_free((PyObject *)t);
 }
 
-/* The values of a call as an array; 0 if they are not as many as the parameters, or the table was never initialised. */
+/* A call's values as an array; 0 if their number differs from the parameters', or the table is not initialised. */
 static int as_values(const Table *t, PyObject *tuple, PyObject ***out) {
   if (!t->functions || !PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != t->n) return 0;
   *out = ((PyTupleObject *)tuple)->ob_item;
@@ -125,7 +125,7 @@ static PyObject *table_find(Table *t, PyObject *tuple) {
   Words w;
   if (!as_values(t, tuple, &values)) Py_RETURN_NONE;
   int result = make_words(t, &w, values);
-  if (result == WORDS_ERROR && clear_exception()) return NULL; /* the safe path meets the same error and raises it */
+  if (result == WORDS_ERROR && clear_exception()) return NULL; /* else the Python path meets the same error and raises it */
   Entry *e = result ? NULL : find_entry(t, &w);
   if (!e) Py_RETURN_NONE;
   t->hits++;
@@ -133,7 +133,7 @@ static PyObject *table_find(Table *t, PyObject *tuple) {
   return e->bound;
 }
 
-/* Attribute of the bound object, None taken as absent; -1 on error. */
+/* An attribute of the bound object, NULL for None; -1 on error. */
 static int optional(PyObject *bound, const char *name, PyObject **out) {
   *out = PyObject_GetAttrString(bound, name);
   if (!*out) return -1;
@@ -141,9 +141,8 @@ static int optional(PyObject *bound, const char *name, PyObject **out) {
   return 0;
 }
 
-/* Make `direct` anew if `bound.direct` is another tuple than before: Triton has chosen another kernel. -1 on error.
- * Memory of the host never goes to the driver from here: pinned memory may be launched with and other memory may not, in
- * words they are alike, and Triton's launcher tells them apart. */
+/* Make a new `direct` if `bound.direct` is another tuple: Triton has chosen another kernel. -1 on error. Calls with
+ * host memory are left to Triton's launcher, which accepts pinned memory only; words do not distinguish the two. */
 static int take_direct(Entry *e, PyObject *const *values, int n) {
   PyObject *fields = NULL;
   if (optional(e->bound, "direct", &fields)) return -1;
@@ -155,12 +154,12 @@ static int take_direct(Entry *e, PyObject *const *values, int n) {
   PyObject *old_fields = e->fields;
   e->direct = made;
   e->fields = fields;
-  release_direct(old); /* last: destructors may call the kernel */
+  release_direct(old); /* last: destructors may launch */
   Py_XDECREF(old_fields);
   return 0;
 }
 
-/* Without values its first launch is in Python, which has them and makes `direct`. */
+/* A new entry. Without values its first launch is in Python, which then makes `direct`. */
 static Entry *new_entry(const Table *t, const Words *w, PyObject *const *values, PyObject *bound) {
   Entry *e = PyMem_Calloc(1, sizeof *e);
   if (!e) { PyErr_NoMemory(); return NULL; }
@@ -180,14 +179,14 @@ static Entry *new_entry(const Table *t, const Words *w, PyObject *const *values,
   return e;
 }
 
-/* Whether a tensor is passed for a constexpr: Triton compiles its numbers in, of which the signature says nothing. */
+/* Whether a constexpr is a tensor: Triton compiles its values in, which the signature does not cover. */
 static int compiles_a_tensor(const Table *t, PyObject *const *values) {
   for (int i = 0; i < t->n; i++)
     if (t->roles[i] & ROLE_CONSTEXPR && tensor_type && (Py_TYPE(values[i]) == tensor_type || Py_TYPE(values[i]) == parameter_type)) return 1;
   return 0;
 }
 
-/* Whether code of the user's runs between the look-up and the launch, which may set a descriptor's block for the config. */
+/* Whether user code runs between look-up and launch, which may set a descriptor's block for the config. */
 static int may_set_blocks(const Table *t, PyObject *bound) {
   PyObject *before = NULL;
   if (optional(bound, "before", &before)) PyErr_Clear();
@@ -227,7 +226,7 @@ static PyObject *table_bounds(Table *t, PyObject *unused) {
   return list;
 }
 
-/* Put an entry with another bound object in the place of one: a launch under way keeps the entry that it has found. */
+/* Replace an entry by one with another bound object; a launch in progress keeps the old entry. */
 static PyObject *table_swap(Table *t, PyObject *args) {
   PyObject *old, *bound;
   Words w;
@@ -240,9 +239,9 @@ static PyObject *table_swap(Table *t, PyObject *args) {
   w.objects = present->objects;
   memcpy(w.word, present->words, sizeof(uint64_t) * (size_t)w.count);
   memcpy(w.object, present->object, sizeof *w.object * (size_t)w.objects);
-  present->references++; /* it holds the objects of the signature */
+  present->references++; /* it owns the objects of the signature */
   Entry *e = new_entry(t, &w, NULL, bound);
-  int stands = e && look_up(t, &w, present->hash) == present; /* what made the new one may have cleared the table */
+  int stands = e && look_up(t, &w, present->hash) == present; /* `new_entry` may have run code that cleared the table */
   int failed = !e || (stands && insert(t, e, &w));
   if (e && (failed || !stands)) release(e);
   release(present);
@@ -261,8 +260,8 @@ static PyObject *table_signature(Table *t, PyObject *tuple) {
   return PyBytes_FromStringAndSize((const char *)w.word, (Py_ssize_t)sizeof(uint64_t) * w.count);
 }
 
-/* hot path of plain callables. The words of tensors as bytes, each by its role; None if one cannot be read. DLPack is asked
- * and not the shim, which says nothing of layouts: sparse and wrapped tensors are no errors here. */
+/* hot path of plain callables. The words of tensors as bytes, one role each; None if one cannot be read. Uses DLPack,
+ * not the shim, which ignores layouts: sparse and wrapped tensors are not errors here. */
 static PyObject *tensor_words(PyObject *module, PyObject *const *args, Py_ssize_t count) {
   Table t;
   Words w;
@@ -306,11 +305,11 @@ static PyMethodDef table_methods[] = {
     {"find", (PyCFunction)table_find, METH_O, "The bound object for these argument values, or None."},
     {"bind", (PyCFunction)table_bind, METH_VARARGS, "Bind argument values; False if they have no signature."},
     {"bounds", (PyCFunction)table_bounds, METH_NOARGS, "The bound objects, oldest first."},
-    {"swap", (PyCFunction)table_swap, METH_VARARGS, "Bind another object in the place of one; False if that is bound no more."},
+    {"swap", (PyCFunction)table_swap, METH_VARARGS, "Replace a bound object; False if it is no longer bound."},
     {"signature", (PyCFunction)table_signature, METH_O, "The signature of these argument values as bytes, or None; for tests."},
     {"passed", (PyCFunction)table_passed, METH_VARARGS, "What a launch of these values with this grid would pass to the driver, or None."},
-    {"launch", (PyCFunction)table_launch, METH_VARARGS, "Launch what is bound for these values, with this grid; None if nothing is."},
-    {"judge_by", (PyCFunction)table_judge_by, METH_O, "Show this callable what each launch would pass, and launch through Triton where it says no."},
+    {"launch", (PyCFunction)table_launch, METH_VARARGS, "Launch the object bound for these values with this grid; None if nothing is bound."},
+    {"judge_by", (PyCFunction)table_judge_by, METH_O, "Call this with what each launch would pass; if it returns false, launch through Triton."},
     {"clear", (PyCFunction)table_clear, METH_NOARGS, "Forget everything bound."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef table_fields[] = {{"hits", (getter)get_hits, NULL, "Calls answered.", NULL},

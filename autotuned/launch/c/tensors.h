@@ -1,20 +1,20 @@
-/* What a tensor is: its address, shape, strides, dtype and device, by torch's C shim or by DLPack.
+/* Reads a tensor's address, shape, strides, dtype and device, by torch's C shim or by DLPack.
  *
  * Part of `module.c`, after `python_calls.h`; relies on the structures in `abi.h`. */
 
-/* What a value is, in the first seven bits of its words. */
+/* The kind of a value, in the low seven bits of its first word. */
 enum { TAG_TENSOR = 1, TAG_INT, TAG_BOOL, TAG_FLOAT, TAG_NONE, TAG_OBJECT, TAG_TUPLE, TAG_BLOCK, TAG_MASK = 0x7f };
 
-/* What a tensor is; shape and strides are the tensor's own and live as long as it does. */
+/* A tensor as read; shape and strides point into it. */
 typedef struct {
   void *data;
   int64_t ndim;
   const int64_t *shape, *strides; /* in elements; strides may be NULL for a contiguous tensor */
-  uint64_t kind;                  /* its first word, but for alignment and rank: `kind_of` */
+  uint64_t kind;                  /* its first word without alignment and rank, from `kind_of` */
 } View;
 
-/* Tag, dtype and device in one word: DLPack's dtype in the upper half, as it lies, its device type in the third byte, and the
- * index in the fourth, 255 for a CPU. */
+/* Tag, dtype and device in one word: DLPack's dtype in the upper half, its device type in the third byte, the index in
+ * the fourth, 255 for a CPU. */
 static inline uint64_t kind_of(DlType type, DlDevice device) {
   uint32_t dtype;
   memcpy(&dtype, &type, sizeof dtype);
@@ -31,22 +31,22 @@ static inline uint64_t element_bytes_of(uint64_t kind) {
   return (uint64_t)type.bits * type.lanes / 8;
 }
 
-/* torch's C shim tells what a tensor is in 15 ns, its DLPack export in 50, which converts the Python object first, with
- * the lock of the interpreter taken anew (tests/bench/host.py). The shim wants the `at::Tensor` in the object. That it
- * lies right behind the object's header is compared with `Tensor._cdata`, once; and of each dtype the shim's answers with
- * those of DLPack, whenever something is bound. What does not agree, or is not known yet, goes through DLPack. */
+/* torch's C shim reads a tensor in 15 ns; DLPack takes 50, as it converts the Python object and takes the GIL again
+ * (tests/bench/host.py). The shim needs the address of the `at::Tensor`, assumed right after the object's header. That
+ * is checked against `Tensor._cdata` once, and the shim's results against DLPack's for each dtype, at each bind. Until
+ * then, or if they differ, DLPack is used. */
 static int no_answer(const void *tensor, void **out) { (void)tensor; (void)out; return 1; }
 static TorchShim found_shim;                 /* torch's own */
-static TorchShim shim = {.data = no_answer}; /* what is asked: torch's, once a tensor was found to lie where it wants it */
+static TorchShim shim = {.data = no_answer}; /* the one in use: torch's, once the address was checked */
 enum { SHIM_UNKNOWN, SHIM_AGREES, SHIM_REFUSED };
 static int shim_state = SHIM_UNKNOWN;
-static uint64_t shim_kind[(TORCH_CUDA + 1) << 8]; /* `kind_of` by torch's numbers, without an index; 0 until DLPack has told */
+static uint64_t shim_kind[(TORCH_CUDA + 1) << 8]; /* `kind_of` by torch's numbers, without an index; 0: unknown */
 
-/* Place of a dtype, whose number has 8 bits in torch, on a type of device; beyond the end for other devices. */
+/* Index into `shim_kind` of torch's numbers for dtype (8 bits) and device type; past the end for other devices. */
 static inline uint32_t shim_place(int32_t dtype, int32_t type) { return (uint32_t)type << 8 | (uint32_t)dtype; }
 enum { SHIM_PLACES = sizeof shim_kind / sizeof *shim_kind };
 
-/* A tensor through DLPack; 0, and no error set, if it has no memory. */
+/* Read a tensor by DLPack; 0 without an error if it has no memory. */
 static __attribute__((noinline)) int view_by_dlpack(PyObject *x, View *v) {
   DlTensor t;
   if (dl->borrow(x, &t)) { PyErr_Clear(); return 0; }
@@ -55,11 +55,11 @@ static __attribute__((noinline)) int view_by_dlpack(PyObject *x, View *v) {
   return 1;
 }
 
-/* hot path. A tensor through the shim; 0 if it does not know all of it. */
+/* hot path. Read a tensor by the shim; 0 if something is unknown. */
 static inline __attribute__((always_inline)) int view_by_shim(PyObject *x, View *v) {
   const void *tensor = (const char *)x + sizeof(PyObject);
   int32_t dtype, type, index;
-  if (shim.data(tensor, &v->data)) return 0; /* torch logs why, and Triton will raise it */
+  if (shim.data(tensor, &v->data)) return 0; /* torch logs why, and Triton raises it */
   int failed = shim.sizes(tensor, &v->shape);
   failed |= shim.strides(tensor, &v->strides);
   failed |= shim.dim(tensor, &v->ndim);
@@ -72,14 +72,14 @@ static inline __attribute__((always_inline)) int view_by_shim(PyObject *x, View 
   return 1;
 }
 
-/* What an exact torch.Tensor or Parameter is; 0 if it has no memory. */
+/* Read an exact torch.Tensor or Parameter; 0 if it has no memory. */
 static int view(PyObject *x, View *v) { return view_by_shim(x, v) || view_by_dlpack(x, v); }
 
 static int same_numbers(const int64_t *one, const int64_t *other, int64_t count) {
   return !count || (one && other && !memcmp(one, other, sizeof *one * (size_t)count));
 }
 
-/* Whether the word behind the header of a tensor is what torch says it is; clears errors. */
+/* Whether the word after a tensor's object header is `_cdata`; clears errors. */
 static int tensor_lies_in_object(PyObject *x) {
   PyObject *address = PyObject_GetAttrString(x, "_cdata");
   uint64_t word, said = address ? PyLong_AsUnsignedLongLong(address) : 0;
@@ -89,7 +89,7 @@ static int tensor_lies_in_object(PyObject *x) {
   return said && word == said;
 }
 
-/* cold path. Let the shim be used for tensors of this one's dtype, if it says of this one what DLPack says. */
+/* cold path. Use the shim for tensors of this dtype and device type if it agrees with DLPack on this one. */
 static void compare_shim(PyObject *x) {
   View by_shim, by_dlpack;
   const void *tensor = (const char *)x + sizeof(PyObject);
@@ -109,7 +109,7 @@ static void compare_shim(PyObject *x) {
   if (!same) shim.data = no_answer;
 }
 
-/* torch's library is loaded already; without these functions DLPack serves. */
+/* Find the shim in torch's library, which is already loaded; without it DLPack is used. */
 static void find_shim(void) {
   void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
   TorchShim found = {0};
@@ -125,7 +125,7 @@ static void find_shim(void) {
     found_shim = found;
 }
 
-/* Find torch's tensor type and its exchange API, once torch is imported; -1 on error, 0 also if there is none yet. */
+/* Find torch's tensor types and exchange API, if torch is imported; -1 on error. */
 static int find_torch(void) {
   if (tensor_type) return 0;
   PyObject *torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
@@ -137,7 +137,7 @@ static int find_torch(void) {
   Py_XDECREF(capsule);
   while (api && api->version.major > DL_MAJOR) api = api->older;
   if (!parameter || !api || api->version.major != DL_MAJOR || !api->borrow || !api->current_stream) {
-    PyErr_Clear(); /* a torch without it: everything takes the safe path */
+    PyErr_Clear(); /* a torch without it: every call takes the Python path */
     Py_XDECREF(tensor);
     Py_XDECREF(parameter);
     return 0;

@@ -1,4 +1,4 @@
-/* `Base`, the base of `Tuned`: one call of a kernel, from its arguments to the launch or to the Python path.
+/* `Base`, the base of `Tuned`: a call of a kernel, from its arguments to the launch or to the Python path.
  *
  * Part of `module.c`, after `submit.h` and `gridded.h`. */
 
@@ -10,14 +10,14 @@ typedef struct {
   PyObject *configs;     /* strong: the live list */
   PyObject *seen;        /* strong: the list that the table was built for, and its length */
   Py_ssize_t seen_length;
-  uint64_t generation;   /* the shared one when `_still_ours` last said yes */
-  int replaced;          /* whether this object has a `run` of its own */
+  uint64_t generation;   /* the shared one when `_still_ours` last returned true */
+  int replaced;          /* whether this instance has its own `run` */
   char is_left;          /* whether Triton launches it, see `dropin/c/front.h` */
-  unsigned run_tag;      /* version of the class when its `run` was last seen to be ours, 0: it has none */
-  Best *best;            /* of each thread, latest first: the config of its last launch, what Triton's `run` launches */
+  unsigned run_tag;      /* version of the class when its `run` was last found unreplaced; 0: unknown */
+  Best *best;            /* per thread, newest first: the config of its last launch, and its call's `nargs` */
 } Base;
 
-/* hot path. This thread's, made if it has none; NULL with an error set. */
+/* hot path. This thread's slot, created if missing; NULL with an error set. */
 static Best *slot_of_thread(Base *b) {
   unsigned long me = PyThread_get_thread_ident();
   Best *slot = b->best;
@@ -31,7 +31,7 @@ static Best *slot_of_thread(Base *b) {
   return slot;
 }
 
-/* hot path. Note the config of this thread's launch. */
+/* hot path. Set the config of this thread's last launch. */
 static int set_best(Base *b, PyObject *config) {
   Best *slot = slot_of_thread(b);
   if (!slot) return -1;
@@ -44,7 +44,7 @@ static int set_best(Base *b, PyObject *config) {
   return 0;
 }
 
-/* The call as Python's `_slow_run(args, kwargs, grid, warmup)`; grid or warmup NULL where absent. New reference. */
+/* Call Python's `_slow_run(args, kwargs, grid, warmup)`; NULL for an absent grid or warmup. New reference. */
 static PyObject *slow_run(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid,
                           PyObject *warmup) {
   PyObject *result = NULL, *tuple = PyTuple_New(positional), *keywords = PyDict_New();
@@ -65,18 +65,18 @@ done:
 
 static PyObject *own_run; /* strong: `run` of `Base` */
 
-/* Whether somebody has replaced `run`, of this object or of its class; -1 on error. */
+/* Whether `run` of this instance or of its class was replaced; -1 on error. */
 static int run_is_replaced(Base *b) {
   if (b->replaced) return 1;
   if (b->run_tag && Py_TYPE(b)->tp_version_tag == b->run_tag) return 0;
-  PyObject *run = PyObject_GetAttr((PyObject *)Py_TYPE(b), s_run); /* a look-up gives the class a version */
+  PyObject *run = PyObject_GetAttr((PyObject *)Py_TYPE(b), s_run); /* assigns the class a version */
   if (!run) return -1;
   Py_DECREF(run);
   b->run_tag = run == own_run ? Py_TYPE(b)->tp_version_tag : 0;
   return run != own_run;
 }
 
-/* `self.run(*args, **keywords, grid=grid, warmup=False)` as Triton's own `[]` calls it. New reference. Runs Python
+/* Call `self.run(*args, **keywords, grid=grid, warmup=False)`, as Triton's `[]` does. New reference. Runs Python
  * code. */
 static PyObject *run_by_name(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid) {
   PyObject *result = NULL, *run = PyObject_GetAttr(self, s_run), *keywords = PyDict_New(), *tuple = tuple_of(args, (int)positional);
@@ -93,7 +93,7 @@ done:
   return result;
 }
 
-/* Set an attribute; with a `run` of its own an object is asked everything again, and `[]` means that one. */
+/* Set an attribute; an instance's own `run` invalidates its guards, and `[]` calls it. */
 static int set_attribute(PyObject *self, PyObject *name, PyObject *value, uint64_t *asked, int *replaced) {
   if (PyObject_GenericSetAttr(self, name, value)) return -1;
   if (PyUnicode_Compare(name, s_run) == 0) { *asked = 0; *replaced = value != NULL; }
@@ -104,8 +104,8 @@ static int base_setattro(PyObject *self, PyObject *name, PyObject *value) {
   return set_attribute(self, name, value, &((Base *)self)->generation, &((Base *)self)->replaced);
 }
 
-/* hot path. Arguments in parameter order, defaults filled in (all borrowed), in `values`, or where they lie if all came
- * by place; NULL if they do not fit. */
+/* hot path. Arguments in parameter order with defaults, all borrowed: in `values`, or `args` itself if all are
+ * positional; NULL if they do not match the parameters. */
 static PyObject *const *order_arguments(const Table *t, PyObject *const *args, Py_ssize_t positional, PyObject *names,
                                         PyObject **values) {
   if (positional > t->places) return NULL;
@@ -113,7 +113,7 @@ static PyObject *const *order_arguments(const Table *t, PyObject *const *args, P
   if (positional == t->n && !keywords) return args;
   memcpy(values, args, sizeof *values * (size_t)positional);
   memset(values + positional, 0, sizeof *values * (size_t)(t->n - positional));
-  int next = (int)positional; /* keywords mostly come in signature order */
+  int next = (int)positional; /* keywords are mostly in parameter order */
   for (Py_ssize_t k = 0; k < keywords; k++) {
     PyObject *name = PyTuple_GET_ITEM(names, k);
     if (name == s_grid || name == s_warmup) continue;
@@ -132,7 +132,7 @@ static PyObject *const *order_arguments(const Table *t, PyObject *const *args, P
   return values;
 }
 
-/* Whether the base class and its list of configs are as when the table was built; -1 on error. */
+/* Whether class and list of configs are unchanged since the table was built; -1 on error. */
 static int base_holds(Base *b) {
   if (b->configs != b->seen || !PyList_CheckExact(b->configs) || PyList_GET_SIZE(b->configs) != b->seen_length) return 0;
   if (look_at_types()) return -1;
@@ -150,16 +150,16 @@ static int base_holds(Base *b) {
 
 static PyObject *call_left(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid);
 
-#define BY_RUN ((Py_ssize_t)1 << (8 * sizeof(Py_ssize_t) - 2)) /* added to `positional`: it is `run` that was called */
+#define BY_RUN ((Py_ssize_t)1 << (8 * sizeof(Py_ssize_t) - 2)) /* added to `positional` if `run` was called */
 
-/* hot path. One call of the kernel, by what leads to `run` or, with `BY_RUN`, by `run` itself. New reference. */
+/* hot path. A call of the kernel, by `[]` or, with `BY_RUN`, by `run`. New reference. */
 static PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t flags, PyObject *names, PyObject *grid) {
   Base *b = (Base *)self;
   Py_ssize_t positional = flags & ~BY_RUN;
   PyObject *ordered[MAX_ARGS], *const *values;
   Words w;
   int ours = b->table ? base_holds(b) : 0;
-  Table *t = b->table; /* only now: what `base_holds` asks, or another thread, may have attached another */
+  Table *t = b->table; /* read now: `base_holds`, or another thread, may have attached another */
   if (ours < 0) return NULL;
   if (!ours && !(flags & BY_RUN) && (ours = run_is_replaced(b)))
     return ours < 0 ? NULL : run_by_name(self, args, positional, names, grid);
@@ -168,7 +168,7 @@ static PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t f
   Py_INCREF(t);
   if (!(values = order_arguments(t, args, positional, names, ordered))) goto slow;
   int result = make_words(t, &w, values);
-  if (result == WORDS_ERROR && clear_exception()) { Py_DECREF(t); return NULL; } /* any other is met again, and raised */
+  if (result == WORDS_ERROR && clear_exception()) { Py_DECREF(t); return NULL; } /* `_slow_run` raises others again */
   Entry *e = result ? NULL : find_entry(t, &w);
   if (!e) goto slow;
   t->hits++;
@@ -279,7 +279,7 @@ static void base_dealloc(Base *b) {
 static PyMethodDef base_methods[] = {
     {"run", (PyCFunction)(void (*)(void))base_run, METH_FASTCALL | METH_KEYWORDS,
      "run($self, /, *args, grid, warmup=False, **kwargs)\n--\n\nLaunch with the config chosen for these arguments."},
-    {"_attach", (PyCFunction)base_attach, METH_O, "Use this table for the present list of configs; None for none."},
+    {"_attach", (PyCFunction)base_attach, METH_O, "Use this table for the current list of configs; None for no table."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef base_fields[] = {
     {"configs", (getter)get_configs, (setter)set_configs, "The live list of configs.", NULL},
