@@ -13,10 +13,10 @@ try:
     import autotuned._launch as extension
 except ImportError as error:  # built without a C compiler: everything works, launches are slower
     why_not = f"the C extension is missing ({error})"
-    if "the C launcher" in str(error):  # built, but it does not support this Python (`launch/c/cpython.h`)
+    if "the C launcher" in str(error):  # built, but without support for this Python (`launch/c/cpython.h`)
         logging.getLogger("autotuned").warning("Launches go through the Python twin: %s.", error)
 else:
-    if (found := getattr(extension, "INTERFACE", 0)) != INTERFACE:  # calls would miss, or worse
+    if (found := getattr(extension, "INTERFACE", 0)) != INTERFACE:  # calls could even compute wrong results
         extension = None
         why_not = f"the C extension was built from other sources (interface {INTERFACE} expected, {found} found)"
         message = "Launches go through the Python twin: %s. Build it again: pip install --no-deps -e FOLDER."
@@ -31,7 +31,7 @@ def watch(objects: Iterable[Any]) -> None:
 
 
 def index_like(tuner: type, heuristics: type) -> None:
-    """Make the C launcher's `[]` honour a replaced `__getitem__` of these classes, which Python would inherit."""
+    """Make the C launcher's `[]` honour a replaced `__getitem__` of these classes, as inheritance in Python would."""
     if extension is not None:
         extension.index_like(tuner, heuristics)
 

@@ -1,4 +1,4 @@
-"""Keep process start-up short: lazily imported modules, and immutable classes that are cheap to define."""
+"""Keeps process start-up short: lazily imported modules, and immutable classes that are cheap to define."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ else:
     class once:  # noqa: N801 - a decorator
         """`functools.cached_property` without the lock that it has before Python 3.12: two calls, not seven.
 
-        Two threads may both compute a value; either will do for what first calls read.
+        Two threads may both compute a value, and either may be kept.
         """
 
         def __init__(self, function):
@@ -116,11 +116,11 @@ class Frozen:
 def imported(name: str) -> Any:
     """A module, imported without garbage collections if they are on.
 
-    All that an import makes stays. Ten collections would look at it, one of them also at what torch and Triton made
-    before: 2 of 17 ms until a stored choice's first launch (Python 3.11). By the threshold, so that `gc.disable()` of
-    another thread holds.
+    Objects created by an import stay alive, but ten collections would visit them, one of them also all objects of
+    torch and Triton: 2 of 17 ms until a stored choice's first launch (Python 3.11). Set by the threshold, so that
+    `gc.disable()` by another thread stays in force.
     """
-    # `__import__`, since `importlib.import_module` takes 17 calls of Python for a module that is there.
+    # `__import__`, since `importlib.import_module` makes 17 Python calls for a module that is already imported.
     if name in sys.modules or not (gc.isenabled() and (threshold := gc.get_threshold())[0]):
         return __import__(name, None, None, ("",))
     gc.set_threshold(0)
@@ -132,7 +132,7 @@ def imported(name: str) -> Any:
 
 
 class Later(ModuleType):
-    """A module that is imported when one of its attributes is first read, and then takes the place of this.
+    """A module that is imported when one of its attributes is first read, and then replaces this object.
 
     Not `importlib.util.LazyLoader`: before Python 3.12 two threads may execute its module at once.
     """
@@ -147,30 +147,30 @@ class Later(ModuleType):
         if self._module is None:
             module = self._module = imported(self.__name__)
             for held in [held for held, value in list(self._scope.items()) if value is self]:
-                self._scope[held] = module  # else each use is a call more
+                self._scope[held] = module  # saves a call at each later use
         try:
             return self._module.__dict__[name]
-        except KeyError:  # says what is missing
+        except KeyError:  # raises the module's own AttributeError
             return getattr(self._module, name)
 
 
 def later(name: str) -> Any:
-    """A lazy `autotuned.<name>`, for names used only inside functions; most imports at start served only searches."""
+    """A lazily imported `autotuned.<name>`, for names used only inside functions: most are needed only by searches."""
     return Later(f"autotuned.{name}", sys._getframe(1).f_globals)
 
 
 if not TYPE_CHECKING:
-    errors = later("errors")  # raised by everything and seldom: its 40 classes take as long to make as 5 modules
+    errors = later("errors")  # used everywhere but rarely; defining its 40 classes takes as long as importing 5 modules
 
 
 def loaded(name: str) -> Any:
-    """The module `autotuned.<name>` if it is imported, else None; waits for a thread that is importing it."""
+    """The module `autotuned.<name>` if it is imported, otherwise None; waits for a thread that is importing it."""
     full = f"autotuned.{name}"
     return importlib.import_module(full) if full in sys.modules else None
 
 
 def after_fork(in_child: Callable[[], object]) -> None:
-    """Register what to do in a forked child, where processes fork."""
+    """Register a function to call in forked children, on systems that fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=in_child)
 
@@ -192,7 +192,7 @@ after_fork(_renew)
 
 
 def _wait_for_imports() -> None:
-    """Before a fork: wait for other threads that import something for this package, which a child never could."""
+    """Wait, before a fork, for other threads that import modules for this package: a child could never finish these."""
     end = time.monotonic() + IMPORT_S
     while time.monotonic() < end:
         frames = sys._current_frames()
@@ -203,7 +203,7 @@ def _wait_for_imports() -> None:
 
 
 def _imports(frame: Any) -> bool:
-    """Whether a thread is importing something, and this package is among those that ask for it."""
+    """Whether a thread is importing a module on behalf of this package."""
     is_importing = False
     while frame is not None:
         file = frame.f_code.co_filename
@@ -214,7 +214,7 @@ def _imports(frame: Any) -> bool:
     return False
 
 
-IMPORT_S = 5.0  # longest wait for imports before a fork: an import may wait for the forking thread's own
+IMPORT_S = 5.0  # longest wait for imports before a fork: they may themselves wait for an import of this thread
 _HOME = os.path.dirname(__file__) + os.sep
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_wait_for_imports)

@@ -20,10 +20,10 @@ from autotuned.typed_json import Json, digest
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
 
-MAX_FILE_BYTES = 64 << 20  # a record is a few KiB; a huge file is damage or an attack, and would fill memory
+MAX_FILE_BYTES = 64 << 20  # a record is a few KiB; a huge file is damaged or an attack, and would fill memory
 MAX_LINE_BYTES = 16 << 20  # of a recording, which is read line by line and may exceed memory
 MAX_DEPTH = 100  # of JSON: keys nest a few levels, and code that walks JSON recurses
-# Transient errors: network file systems while another host replaces a file, and worn disks now and then.
+# Transient errors, of network file systems while another host replaces a file, and of worn disks.
 _PASSING = (errno.ENOENT, errno.ESTALE, errno.EIO, errno.EBUSY)
 _T = TypeVar("_T")
 
@@ -43,11 +43,11 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
 
 
 def read_resource(path: Traversable) -> bytes:
-    """Read a file of a package, which may be inside a zip; raises like `read_bytes`."""
+    """Read a file of a package, also inside a zip; raises like `read_bytes`."""
     if isinstance(path, Path):
         return read_bytes(path)
     with path.open("rb") as file:
-        content: bytes = file.read(MAX_FILE_BYTES + 1)  # a zip bomb is not unpacked further
+        content: bytes = file.read(MAX_FILE_BYTES + 1)  # limits a zip bomb
     if len(content) > MAX_FILE_BYTES:
         raise ValueError(f"{path}: expected at most {MAX_FILE_BYTES} bytes, got more.")
     return content
@@ -61,7 +61,7 @@ def read_head(path: str | Path, size: int) -> bytes:
 def lines(path: Path) -> Iterator[bytes]:
     """Yield the non-blank lines of a regular file of any length; raises like `read_bytes`.
 
-    A line longer than `MAX_LINE_BYTES` is cut, which makes it invalid JSON.
+    A line longer than `MAX_LINE_BYTES` is truncated, which makes it invalid JSON.
     """
     descriptor = opened(path)
     with open(descriptor, "rb") as file:
@@ -74,7 +74,7 @@ def lines(path: Path) -> Iterator[bytes]:
 
 
 def inflate(data: bytes, most: int) -> bytes:
-    """Decompress zlib data; ValueError if it is not that, or more than `most` bytes."""
+    """Decompress zlib data; ValueError if it is invalid, or inflates to more than `most` bytes."""
     import zlib  # not needed at process start
 
     unpacker = zlib.decompressobj()
@@ -108,7 +108,7 @@ def _read(path: str | Path, wanted: int, most: int) -> bytes:
 
 
 def opened(path: str | Path) -> int:
-    """Open a regular file for reading; refuse anything else, and never block on a pipe."""
+    """Open a regular file for reading; refuses other files, and never blocks on a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:
         mode = os.fstat(descriptor).st_mode
@@ -142,10 +142,10 @@ def parse_json(content: str | bytes) -> Json:
 
 
 def parse_trusting(text: str) -> Json:
-    """Parse JSON as `parse_json` does, but in half the time, since repeated names and overflows go unnoticed."""
+    """Parse JSON like `parse_json`, in half the time: it does not detect repeated names and overflows."""
     _check_depth(text)
-    value, end = _trusting.raw_decode(text)  # `decode` takes six calls more
-    return value if end == len(text) else _trusting.decode(text)  # which passes over blanks, and says what is wrong
+    value, end = _trusting.raw_decode(text)  # `decode` makes six more calls
+    return value if end == len(text) else _trusting.decode(text)  # allows blanks, and raises the error
 
 
 def decoded(content: str | bytes) -> str:
@@ -160,7 +160,7 @@ def first_json(text: str) -> Json:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse deeply nested JSON before parsing it; 2 us for a record's head of 2 KiB."""
+    """Refuse deeply nested JSON before parsing; 2 us for a record's head of 2 KiB."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     if not _is_shallow(text):
@@ -170,13 +170,13 @@ def _check_depth(text: str) -> None:
 
 
 def _is_shallow(text: str) -> bool:
-    """Whether brackets nest at most `MAX_DEPTH` deep; may be False if strings contain unbalanced ones."""
+    """Whether brackets nest at most `MAX_DEPTH` deep; may be wrongly False if strings contain brackets."""
     brackets = text.encode("utf-8", "surrogatepass").translate(_ROUND, _NO_BRACKETS)
     depth = 0
     while b"()" in brackets and depth < MAX_DEPTH:
         brackets = brackets.replace(b"()", b"")  # the innermost pairs
         depth += 1
-    return depth + len(brackets) <= MAX_DEPTH  # a truncated text leaves unbalanced ones
+    return depth + len(brackets) <= MAX_DEPTH  # unbalanced brackets are left if the text is truncated
 
 
 _ROUND = bytes.maketrans(b"[{]}", b"(())")
@@ -215,8 +215,8 @@ def text(data: Json) -> str:
 def write_text(path: Path, content: str) -> None:
     """Replace a file atomically: readers see the old text or the new one, never a part.
 
-    Not crash-durable: there is no fsync, so a power failure may lose the newest write. The file is not read back: on a
-    network file system even its writer may not see it at once.
+    Not crash-durable: without fsync, a power failure may lose the newest write. The file is not read back: on a network
+    file system even its writer may not see it at once.
 
     Raises:
         OSError: The folder cannot be created or written; no temporary file is left behind.
@@ -232,8 +232,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 def overwrite(path: Path, content: str) -> None:
     """Overwrite a file in place, for text that one writer changes many times a second; raises like `write_text`.
 
-    Replacing a file may wait for the disk (ext4: 3 ms). A concurrent reader, or a machine crash, may see a half-written
-    file; after a killed process it holds the old text or the new.
+    Replacing a file may wait for the disk (ext4: 3 ms). A concurrent reader may see a half-written file, and a machine
+    crash may leave one; after a killed process it holds the old text or the new.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
@@ -249,7 +249,7 @@ def overwrite(path: Path, content: str) -> None:
 
 def _replace(path: Path, content: bytes) -> None:
     make_folder(path.parent)
-    # In the same folder, as os.replace cannot cross file systems; hidden and unique, so that readers ignore it.
+    # In the same folder, since os.replace cannot cross file systems; hidden and unique, so that readers ignore it.
     temporary = path.parent / f"{_prefix(path)}{os.urandom(12).hex()}.tmp"
     try:
         # With the umask's mode: tempfile would use 0600, which other readers of a shared folder cannot open.
@@ -272,7 +272,7 @@ def _prefix(path: Path) -> str:
 
 
 def remove_temporaries(path: Path) -> None:
-    """Remove temporary files left by killed writers of `path`; a live writer retries."""
+    """Remove temporary files left by killed writers of `path`; a live writer would retry."""
     try:
         names = [name for name in os.listdir(path.parent) if name.startswith(_prefix(path)) and name.endswith(".tmp")]
     except OSError:
@@ -282,13 +282,13 @@ def remove_temporaries(path: Path) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all bytes: a single call may write a part when the disk fills up."""
+    """Write all bytes: a single system call may write only a part if the disk is nearly full."""
     while content:
         content = content[os.write(descriptor, content) :]
 
 
 def remove(path: Path) -> bool:
-    """Remove a file; returns whether that worked. A leftover costs bytes, an exception would cost the result."""
+    """Remove a file; returns whether that worked. A leftover file costs less than a result lost to an exception."""
     try:
         os.unlink(path)
     except OSError:
@@ -306,7 +306,7 @@ Stamp = tuple[int, int, int]  # inode, time in nanoseconds, size
 
 
 def stamp(path: str | Path) -> Stamp | None:
-    """A value that changes with each new file at a path, or None without a file. Files are replaced, not rewritten."""
+    """A value that changes whenever the file at a path is replaced, or None without a file."""
     try:
         info = os.stat(path)
     except OSError:
@@ -315,14 +315,14 @@ def stamp(path: str | Path) -> Stamp | None:
 
 
 def touch(path: Path) -> None:
-    """Set a file's times to now if permitted: readers of a shared folder may not."""
+    """Set a file's times to now if that is permitted, which it may not be in a shared folder."""
     with contextlib.suppress(OSError):
         os.utime(path)
 
 
 def make_folder(path: Path, mode: int = 0o700) -> None:
-    """Create a folder and its parents with a mode less the umask, or with that of a group-shared (setgid) parent."""
-    # It usually exists. Missing parents get the private mode too, unlike with `parents=True`.
+    """Create a folder and its parents, with `mode` less the umask, or with that of a group-shared (setgid) parent."""
+    # Missing parents get the mode too, unlike with `parents=True`.
     if os.path.isdir(path):
         return
     if path.parent != path:
@@ -340,12 +340,12 @@ def make_folder(path: Path, mode: int = 0o700) -> None:
 def share(descriptor: int, folder: Path) -> None:
     """Give a new file the permissions of its folder if that is group-shared."""
     if mode := shared_mode(folder):
-        with contextlib.suppress(OSError):  # some file systems have no modes: keep the umask's
+        with contextlib.suppress(OSError):  # some file systems have no modes
             os.fchmod(descriptor, mode)
 
 
 def shared_mode(folder: Path) -> int:
-    """Mode for files in a group-shared folder; 0 elsewhere, where the umask decides."""
+    """Mode for files in a group-shared folder; 0 for other folders, where the umask decides."""
     return _group_mode(folder) & 0o666
 
 
@@ -369,27 +369,27 @@ def move_aside(path: Path, folder: Path) -> Path | None:
 
 
 def safe_name(text: str) -> str:
-    """Lower-case letters, digits, '.', '_' and '-' only; each run of others becomes one '-'."""
+    """A text reduced to lower-case letters, digits, '.', '_' and '-'; each run of others becomes one '-'."""
     words = "".join([letter if letter in _SAFE else " " for letter in text.lower()]).split(" ")
     return "-".join(filter(None, words)).strip("-.")
 
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
-# Device names on Windows, with any suffix.
+# Device names on Windows, reserved with any suffix.
 _RESERVED = frozenset(["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))])
 
 
 @lru_cache(maxsize=1024)
 def file_stem(name: str) -> str:
-    """A valid file name, without suffix, for any text: the text itself if possible, else a safe form with a hash."""
+    """A valid file name, without suffix, for any text: the text itself if possible, or a safe form with a hash."""
     safe = safe_name(name)[:120]
     return safe if safe == name and safe.partition(".")[0] not in _RESERVED else f"{safe}-{digest(name)[:8]}"
 
 
 def cache_dir(setting: str) -> Path:
-    """The folder of records, made absolute at first use: the user's choice, else the platform's cache folder.
+    """The cache folder, made absolute at first use: the user's choice, otherwise the platform's default.
 
-    Without a usable home (no HOME, no passwd entry) it is a private folder in the system's temporary one.
+    Without a usable home (no HOME, no passwd entry) it is a private folder in the system's temporary folder.
     """
     if setting not in _cache_dirs:
         _cache_dirs[setting] = _absolute(setting) if setting else _default_dir()
@@ -417,7 +417,7 @@ def _default_dir() -> Path:
 
 
 def _temporary_dir() -> Path:
-    import tempfile  # costs milliseconds at process start
+    import tempfile  # takes milliseconds at process start
 
     user = os.getuid() if hasattr(os, "getuid") else "user"
     path = Path(tempfile.gettempdir()) / f"autotuned-{user}"
@@ -426,7 +426,7 @@ def _temporary_dir() -> Path:
         safe = not isinstance(user, int) or _is_private(path, user)
     except OSError:
         safe = False
-    # In a world-writable folder a predictable name may belong to somebody else.
+    # In a world-writable folder, another user may own a predictable name.
     return path if safe else Path(tempfile.mkdtemp(prefix="autotuned-"))
 
 
@@ -442,7 +442,7 @@ def temporary_folder() -> Iterator[Path]:
 def _is_private(path: Path, user: int) -> bool:
     """Whether only `user` can put files into a folder or replace it.
 
-    A folder that was ever open to others is not made private here: their files would still be in it.
+    A folder that was open to others is not made private here: their files may still be in it.
     """
     own, above = path.lstat(), path.parent.stat()
     kept = above.st_mode & stat.S_ISVTX or not above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

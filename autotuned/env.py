@@ -1,4 +1,4 @@
-"""Options read from environment variables; the only file that touches `os.environ`."""
+"""Options from environment variables; the only file that uses `os.environ`."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _on_mode_change: list[Callable[[], None]] = []
 
 
 def get(name: str) -> str:
-    """A variable without blanks around it; "" if unset."""
-    # Below `os.environ`, which raises and catches an error for each of the many that are not set.
+    """The value of a variable, stripped; "" if unset."""
+    # Not through `os.environ`, which raises and catches an error for each unset variable.
     value = os.environ._data.get(_spelled(name))  # type: ignore[attr-defined]
     return "" if value is None else _read(value)
 
@@ -63,7 +63,7 @@ def _choice(name: str, allowed: tuple[_Value, ...], default: _Default) -> _Value
 
 
 def current_mode() -> Mode:
-    """The mode in force: the innermost `autotuned.mode(...)`, else `AUTOTUNED_MODE`, else "auto"."""
+    """The mode in force: the innermost `autotuned.mode(...)`, otherwise `AUTOTUNED_MODE`, otherwise "auto"."""
     return _pushed[-1] if _pushed else _choice("AUTOTUNED_MODE", MODES, "auto")
 
 
@@ -92,7 +92,7 @@ def mode(name: Mode) -> Iterator[None]:
 
 
 def on_mode_change(callback: Callable[[], None]) -> None:
-    """Call `callback` whenever `autotuned.mode` is entered or left, so that bound choices can be dropped."""
+    """Call `callback` whenever `autotuned.mode` is entered or left, to drop bound choices."""
     _on_mode_change.append(callback)
 
 
@@ -101,7 +101,7 @@ def _tell_mode_change() -> None:
         callback()
 
 
-# Prefixes of variables that may change what Triton compiles; Triton itself says which ones do.
+# Prefixes of variables that may change what Triton compiles; Triton itself knows which ones do.
 _CODE_PREFIXES = (b"TRITON_", b"LLVM_", b"MLIR_", b"DISABLE_", b"NVPTX_", b"PTXAS_", b"AMDGCN_", b"ALLOW_", b"STORE_",
                   b"USE_", b"ENABLE_")  # fmt: skip
 _on_code_change: list[Callable[[], None]] = []
@@ -110,8 +110,8 @@ _on_code_change: list[Callable[[], None]] = []
 def on_code_change(callback: Callable[[], None]) -> None:
     """Call `callback` just before this process sets or unsets a variable that may change what Triton compiles.
 
-    Uses an audit hook, which costs a hit nothing and `open` or `import` 0.1 us (tests/bench/key.py). Changes made
-    directly by C code are not noticed.
+    Uses an audit hook, which costs a hit nothing and `open` or `import` 0.1 us (tests/bench/key.py). Changes by C code
+    are not detected.
     """
     if not _on_code_change:
         sys.addaudithook(_audit)
@@ -128,7 +128,7 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
 
 @lru_cache(maxsize=1)
 def stamp() -> Callable[[], int | None]:
-    """A function returning a number that changes with any environment variable; None without the C extension."""
+    """A function that returns a number, which changes with any environment variable; None without the C extension."""
     return _native.extension.environment if _native.extension is not None else lambda: None
 
 
@@ -138,12 +138,12 @@ def launcher() -> Launcher | Literal[""]:
 
 
 def command_line_device() -> str:
-    """The device requested for the command line: "cuda", "interpreter", or "" for whichever exists."""
+    """The device requested for the command line: "cuda", "interpreter", or "" for the available one."""
     return _choice("AUTOTUNED_DEVICE", DEVICES, "")
 
 
 def install_kind() -> str:
-    """What `autotuned run` asks its processes to install: one of `INSTALLS`, or ""."""
+    """What `autotuned run` tells its processes to install: one of `INSTALLS`, or ""."""
     return _choice("AUTOTUNED_INSTALL", INSTALLS, "")
 
 
@@ -156,17 +156,17 @@ def cache_dir_set(folder: Path) -> Iterator[None]:
 
 
 def kept_binaries() -> str | None:
-    """Where `autotuned run` asks its processes to keep compiled kernels; None for nowhere."""
+    """The folder in which `autotuned run` tells its processes to keep compiled kernels, or None."""
     return get("AUTOTUNED_BINARIES") or None
 
 
 def seal_kind() -> OnSeal | Literal[""]:
-    """How a search or compilation is treated: one of `SEALS`, or "" for normally."""
+    """How a sealed process treats a search or compilation: one of `SEALS`, or "" if it is not sealed."""
     return _choice("AUTOTUNED_SEAL", SEALS, "")
 
 
 def is_of_the_process(value: Any) -> bool:
-    """Whether a value is the process's environment, arguments, path or modules, which are not part of any code."""
+    """Whether a value is the process's environment, arguments, path or modules, which are not part of the code."""
     return any(value is one for one in (os.environ, sys.argv, sys.path, sys.modules))
 
 
@@ -178,7 +178,7 @@ def for_command(kind: str, startup: str, binaries: str = "") -> dict[str, str]:
 
 
 def compile_workers() -> int | None:
-    """How many configs may compile at once, None if the user does not say; ValueError if it is not a number."""
+    """Number of configs that may compile at once; None if unset, ValueError if it is not a number."""
     text = get("AUTOTUNED_COMPILE_WORKERS")
     if text and not text.isdecimal():
         raise ValueError(f"AUTOTUNED_COMPILE_WORKERS: expected a number of 0 or more, got {text!r}. Unset it.")
@@ -186,11 +186,11 @@ def compile_workers() -> int | None:
 
 
 def notebook() -> str:
-    """The notebook that Jupyter's server says this process runs; "" if unknown."""
+    """The notebook of this process, as Jupyter's server reports it; "" if unknown."""
     return get("JPY_SESSION_NAME")
 
 
-# Processes per host, as torchrun, Slurm, Open MPI and MPICH tell each process.
+# Processes per host, as set by torchrun, Slurm, Open MPI and MPICH.
 _RANKS = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
@@ -222,7 +222,7 @@ def record_path() -> Path | None:
 
 
 def record_store() -> str:
-    """URL of the store that `AUTOTUNED_RECORD` names, `-` for that of `AUTOTUNED_STORE`; "" for a file or nothing."""
+    """URL of the store named by `AUTOTUNED_RECORD`, `-` for that of `AUTOTUNED_STORE`; "" for a file or if unset."""
     setting = get("AUTOTUNED_RECORD")
     return setting if setting == "-" or "://" in setting else ""
 
@@ -233,12 +233,12 @@ def is_recorded() -> bool:
 
 
 def for_recording(path: Path) -> dict[str, str]:
-    """This process's environment with `AUTOTUNED_RECORD` set, for a command to be recorded."""
+    """This process's environment with `AUTOTUNED_RECORD` set, for a command to record."""
     return {**os.environ, "AUTOTUNED_RECORD": str(path)}
 
 
 def unstripped(names: Iterable[str]) -> dict[str, str]:
-    """Values of those variables that are set, unmodified: empty is not unset."""
+    """Unmodified values of the variables that are set, even if empty."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -248,13 +248,13 @@ def changed(settings: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in merged.items() if value is not None}
 
 
-# Options of this package that mean the same on every host, and suffixes of variables that name a local path.
+# Options of this package that are valid on every host, and suffixes of variables that name a local path.
 _ON_NODES = ("AUTOTUNED_MODE", "AUTOTUNED_LOG", "AUTOTUNED_LAUNCHER", "AUTOTUNED_COMPILE_WORKERS", "AUTOTUNED_DEVICE")
 _PLACES = ("_DIR", "_HOME", "_PATH")
 
 
 def for_nodes() -> dict[str, str | None]:
-    """The part of this environment that also applies on other hosts: no local folders or files."""
+    """The part of this environment that is also valid on other hosts: no local folders or files."""
     code = tuple(prefix.decode() for prefix in _CODE_PREFIXES)
     return {
         name: value
@@ -285,7 +285,7 @@ def store_settings() -> dict[str, Any]:
         problem = f"AUTOTUNED_STORE_WAIT_S: expected seconds, got {wait!r}. Unset it for 0.3."
         raise ValueError(problem) from None
     read_only = _choice("AUTOTUNED_STORE_READ_ONLY", choices, "0") == "1"
-    # An empty key is not an unset one: if a secret failed to mount, unsigned records would be trusted.
+    # An empty key differs from an unset one: if a secret is not mounted, unsigned records must not be trusted.
     key = get("AUTOTUNED_STORE_KEY") if "AUTOTUNED_STORE_KEY" in os.environ else None
     return {"key": key, "read_only": read_only, **given}
 
@@ -295,8 +295,8 @@ def redacted(url: str) -> str:
     scheme, mark, rest = url.partition("://")
     if not mark:
         return "***" if url else ""
-    users, at, rest = rest.rpartition("@")  # first: a password may contain any character
-    if "?" in users:  # or the query contains an @
+    users, at, rest = rest.rpartition("@")  # before the others: a password may contain any character
+    if "?" in users:  # in the password, unless the @ is part of the query
         return f"{scheme}://***"
     rest, hash_mark, fragment = rest.partition("#")
     rest, query, _ = rest.partition("?")
@@ -314,7 +314,7 @@ _chose_interpreter = False  # whether `use_interpreter` was called in this proce
 
 
 def use_interpreter() -> None:
-    """Make Triton interpret kernels on the CPU; RuntimeError if Triton, which decides at import, is imported."""
+    """Make Triton interpret kernels on the CPU; RuntimeError if it is already imported, since it decides at import."""
     global _chose_interpreter
     if "triton" in sys.modules and not (interpreter_requested() or _chose_interpreter):
         raise RuntimeError("Triton was imported before TRITON_INTERPRET=1 was set: set it before the first import.")
@@ -347,7 +347,7 @@ def interpreter_requested() -> bool:
 
 
 def triton_tool(name: str) -> str:
-    """The path in a tool variable of Triton such as `TRITON_PTXAS_PATH`; "" if unset."""
+    """The path in one of Triton's tool variables, such as `TRITON_PTXAS_PATH`; "" if unset."""
     return get(name)
 
 
@@ -371,7 +371,7 @@ def configure_logging() -> None:
 def warn_once(about: str, message: str, *args: object, said: set[str] = _said) -> None:
     """Log a warning once per `about`, for this process or for the owner of `said`."""
     if about not in said:
-        if len(said) >= SAID:  # better repeat a warning than grow without bound
+        if len(said) >= SAID:  # bounds memory; warnings may then repeat
             said.clear()
         said.add(about)
         log.warning(message, *args)
@@ -392,6 +392,6 @@ def log_level(level: str) -> Iterator[None]:
 
 
 def temporary_folders() -> list[str]:
-    """Folders for temporary files, found without `tempfile`, which would write one."""
+    """Folders for temporary files, found without `tempfile`, which would write a file."""
     named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     return [os.path.realpath(folder) for folder in (*named, "/tmp", "/var/tmp") if folder]

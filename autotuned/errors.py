@@ -1,4 +1,4 @@
-"""Every exception raised on purpose."""
+"""All exceptions that this package raises on purpose."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 class AutotunedError(Exception):
     """Base of every error this package raises on purpose.
 
-    The facts in a message are also attributes (each class lists its own). Errors survive pickling, so that worker
-    processes can pass them on.
+    The facts in a message are also attributes, which each class lists. Errors can be pickled, so that worker processes
+    can pass them on.
     """
 
     def __init__(self, message: str, **facts: object) -> None:
@@ -18,7 +18,7 @@ class AutotunedError(Exception):
 
 
 class DecorationError(AutotunedError, TypeError):
-    """`@autotune` got something it cannot decorate, or contradicting options."""
+    """`@autotune` got an object that it cannot decorate, or contradicting options."""
 
 
 class ArgumentNameError(AutotunedError, ValueError):
@@ -35,19 +35,19 @@ class ConfigError(AutotunedError, ValueError):
 
 
 class SpaceError(AutotunedError, ValueError):
-    """A declared space is invalid or empty for a call (`.constraint` says where)."""
+    """A declared space is invalid, or empty for a call (`.constraint` is the cause)."""
 
     constraint: str
 
 
 class PruningError(AutotunedError, ValueError):
-    """A pruner left nothing or returned something other than configs (`.kernel`)."""
+    """A pruner returned no configs, or something other than configs (`.kernel`)."""
 
     kernel: str
 
 
 class CallError(AutotunedError, TypeError):
-    """A kernel was called in a way that cannot be launched, such as without a grid (`.kernel`)."""
+    """A call cannot be launched, for example without a grid (`.kernel`)."""
 
     kernel: str
 
@@ -77,14 +77,14 @@ class DeviceChoiceError(AutotunedError, ValueError):
 
 
 class PlaceError(AutotunedError, ValueError):
-    """A tensor is in memory that the kernel's GPU cannot reach (`.argument`, `.device`)."""
+    """A tensor is in memory that the kernel's GPU cannot access (`.argument`, `.device`)."""
 
     argument: str
     device: str
 
 
 class DeviceLostError(AutotunedError, RuntimeError):
-    """The device is in an error state that this process cannot recover from (`.kernel`; `.config` ran, or is empty)."""
+    """The device is in an error state that this process cannot leave (`.kernel`; `.config` that ran, or "")."""
 
     kernel: str
     config: str
@@ -166,13 +166,13 @@ class OutOfMemoryError(AutotunedError, MemoryError):
 
 
 class SyncError(AutotunedError, RuntimeError):
-    """Ranks could not agree on one choice, or not in time (`.kernel`)."""
+    """Ranks did not agree on a choice, or not in time (`.kernel`)."""
 
     kernel: str
 
 
 class CheckError(AutotunedError, RuntimeError):
-    """The reference of `check=` raises or contradicts most configs (`.kernel`)."""
+    """The reference of `check=` raises, or differs from most configs (`.kernel`)."""
 
     kernel: str
 

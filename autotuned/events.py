@@ -1,4 +1,4 @@
-"""Events off the hot path: reported to callbacks and counted by kernel."""
+"""Events outside the hot path: reported to callbacks and counted by kernel."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ log = logging.getLogger("autotuned")
 
 
 class Event(Frozen):
-    """One thing that happened.
+    """A search, compilation, load, miss, refusal or swap.
 
     Attributes:
         kind: One of `KINDS`.
         kernel: Public name; for a kernel that is not tuned, its module and name.
         key: Digest of the key or of the loaded binary; "" if neither is known.
         seconds: Duration. A miss includes the search, compilations and loads it caused.
-        reason: Origin of the choice, the measured configs, or why something was refused.
+        reason: Origin of the choice, the measured configs, or the cause of a refusal.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Handle:
         self._is_said = False
 
     def tell(self, event: Event) -> None:
-        """Call it; an exception is logged once and not propagated."""
+        """Call the callback; its first exception is logged, none is propagated."""
         try:
             self._callback(event)
         except Exception:
@@ -56,7 +56,7 @@ class Handle:
                               self._callback, event)  # fmt: skip
 
     def close(self) -> None:
-        """Stop calling it."""
+        """Stop calling the callback."""
         global _handles
         with _lock:
             _handles = tuple(handle for handle in _handles if handle is not self)
@@ -80,14 +80,14 @@ is_begun = False  # whether events were ever requested
 def on_event(callback: Callable[[Event], Any]) -> Handle:
     """Call a function for each search, compilation, load, miss, refusal and swap of this process.
 
-    It runs on the thread where the event happened, right after it, so it should be short. Hits cause no events.
-    Events of launches made by the callback itself are counted but not reported.
+    It runs on the thread of the event, right after it, so it should be short. Hits cause no events. Events caused by
+    the callback itself are counted but not reported.
 
     Returns:
         A handle; its `close()` ends the calls.
 
     Raises:
-        TypeError: It is not callable.
+        TypeError: `callback` is not callable.
     """
     global _handles
     if not callable(callback):
@@ -102,7 +102,7 @@ def on_event(callback: Callable[[Event], Any]) -> Handle:
 def counters() -> dict[tuple[str, str], Count]:
     """Number of events and total seconds so far, by kernel and kind.
 
-    They only grow. Compilations count from the first call of this, of `on_event` or of `seal`.
+    They only grow. Compilations are counted from the first call of this, of `on_event` or of `seal`.
     """
     begin()
     with _lock:
@@ -110,7 +110,7 @@ def counters() -> dict[tuple[str, str], Count]:
 
 
 def emit(kind: str, kernel: str, key: str = "", seconds: float = 0.0, reason: str | Callable[[], str] = "") -> None:
-    """Count an event and report it, with a reason that may be asked for only then; never called on a hit."""
+    """Count an event and report it; never called on a hit. A callable `reason` is called only for a report."""
     with _lock:
         count = _counts.setdefault((kernel, kind), [0, 0.0])
         count[0] += 1
@@ -127,7 +127,7 @@ def emit(kind: str, kernel: str, key: str = "", seconds: float = 0.0, reason: st
 
 
 def begin() -> None:
-    """Start what only events need: watching Triton's compiler."""
+    """Start the functions of `when_begun`."""
     global is_begun
     is_begun = True
     while _starters:
@@ -135,7 +135,7 @@ def begin() -> None:
 
 
 def when_begun(start: Callable[[], None]) -> None:
-    """Call a function once events are requested, or now if they were."""
+    """Call a function once events are requested, or now if they already are."""
     if is_begun:
         start()
     else:

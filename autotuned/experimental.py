@@ -1,4 +1,4 @@
-"""Outputs without the allocator: a pool that reuses tensors nobody holds. Off unless called; may change."""
+"""Outputs without the allocator: a pool that reuses tensors nobody holds. Unused unless called; may change."""
 
 from __future__ import annotations
 
@@ -17,24 +17,22 @@ _tracing = torch.compiler.is_dynamo_compiling
 _log = logging.getLogger("autotuned")
 _take: Callable[[Any], Any] = lambda x: None  # the extension's, once the pool serves
 _served: dict[str, bool] = {}  # by type of device, whether the pool serves it
-_models: dict[
-    Any, torch.Tensor
-] = {}  # tensors with the memory of one element, each of a layout that `empty` was asked for
+_models: dict[Any, torch.Tensor] = {}  # a tensor with the memory of one element for each layout requested from `empty`
 MODELS = 256
 
 
 def empty_like(x: torch.Tensor) -> torch.Tensor:
-    """What `torch.empty_like(x)` gives, from the pool if it can.
+    """Like `torch.empty_like(x)`, from the pool if possible.
 
     Args:
-        x: a tensor of any shape, on a CPU or a CUDA device.
+        x: A tensor of any shape, on a CPU or a CUDA device.
 
     Returns:
         A tensor of undefined contents with the shape, dtype, device and strides of `torch.empty_like(x)`: one of the
-        device's current stream that nothing refers to, else a new one.
+        device's current stream that nothing refers to, otherwise a new one.
 
     Raises:
-        torch.OutOfMemoryError: as torch does, after the pool was given back to it.
+        torch.OutOfMemoryError: As from torch, after the pool was released.
     """
     if _tracing():
         return torch.empty_like(x)
@@ -43,19 +41,19 @@ def empty_like(x: torch.Tensor) -> torch.Tensor:
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
-    """What `torch.empty` gives; from the pool, if there is a dtype, a device with its index, and nothing else.
+    """Like `torch.empty`; from the pool if it is given a dtype, a device with its index, and no other options.
 
     Args:
-        *size: integers, or one sequence of them.
-        dtype: as of `torch.empty`.
-        device: likewise, such as `x.device` or `"cuda:0"`.
-        **options: the others of `torch.empty`.
+        *size: Integers, or one sequence of them.
+        dtype: As for `torch.empty`.
+        device: As for `torch.empty`, such as `x.device` or `"cuda:0"`.
+        **options: Other options of `torch.empty`.
 
     Returns:
-        A tensor as of `empty_like`.
+        A tensor as from `empty_like`.
 
     Raises:
-        torch.OutOfMemoryError: as torch does, after the pool was given back to it.
+        torch.OutOfMemoryError: As from torch, after the pool was released.
     """
     given, sizes = size[0] if len(size) == 1 else size, size
     if type(given) is not int:  # 3.0 is not a size; torch handles NumPy's integers
@@ -68,14 +66,14 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, **options: Any) -> 
 
 
 def release() -> None:
-    """Give the pool's tensors back to torch; those that somebody holds stay as they are."""
+    """Return the pool's tensors to torch; tensors in use stay valid."""
     _models.clear()
     if extension is not None:
         extension.pool_release(None)
 
 
 def _modelled(size: tuple[int, ...], dtype: torch.dtype, device: Any) -> torch.Tensor:
-    """A new tensor; if the pool keeps it, one of its layout stands for what `empty` was asked for."""
+    """A new tensor; if the pool keeps it, a model of its layout is kept for the same arguments of `empty`."""
     made = torch.empty(size, dtype=dtype, device=device)
     usable = device is not None and _serves(made) and made.device == torch.device(device)
     if usable and extension.pool_give(made, made) and (size, dtype, device) not in _models:
@@ -100,7 +98,7 @@ def _new(x: torch.Tensor) -> torch.Tensor:
 
 
 def _serves(made: torch.Tensor) -> bool:
-    """Whether the pool serves a tensor's device; decided at the first tensor made outside any torch mode."""
+    """Whether the pool serves a tensor's device; decided at the first tensor created outside any torch mode."""
     kind = made.device.type if type(made) is torch.Tensor else ""
     if kind not in _served and kind in ("cpu", "cuda") and extension is not None:
         with torch.inference_mode(False):
@@ -108,15 +106,15 @@ def _serves(made: torch.Tensor) -> bool:
                 return False
             try:
                 _served[kind] = _agrees(torch.empty(16, device=made.device)) and _begin(kind)
-            except AttributeError:  # a private name of torch's
+            except AttributeError:  # a private name of torch is missing
                 _served[kind] = False
         if not _served[kind]:
-            _log.warning("The pool of outputs does not know torch %s; torch.empty_like serves.", torch.__version__)
+            _log.warning("The pool of outputs does not support torch %s; using torch.empty_like.", torch.__version__)
     return _served.get(kind, False)
 
 
 def _agrees(x: torch.Tensor) -> bool:
-    """Whether the extension reads the counts of references that torch tells, of a tensor with and without a view."""
+    """Whether the extension reads the same reference counts as torch, for a tensor with and without a view."""
     storage, private = x.untyped_storage()._cdata, cast(Any, torch._C)
 
     def counts() -> tuple[Any, Any]:
@@ -149,7 +147,7 @@ def _begin(kind: str) -> bool:
     return True
 
 
-# What takes memory back, or gives it to a graph or another stream: the pool lets go of it before.
+# Functions that reclaim memory, or give it to a graph or another stream: the pool releases it before.
 _RETIRING: tuple[tuple[Any, str], ...] = (
     (torch._C, "_cuda_emptyCache"),
     (torch._C, "_accelerator_emptyCache"),
@@ -165,7 +163,7 @@ def _before_collection(phase: str, about: dict[str, int]) -> None:
 
 
 def _after_release(call: Callable[..., Any], of_first: bool) -> Callable[..., Any]:
-    """A call of torch's before which the pool lets go of all tensors, or of those on its first argument's memory."""
+    """A torch function, wrapped to first release all tensors, or those that share its first argument's memory."""
 
     @functools.wraps(call)
     def releasing(*args: Any, **kwargs: Any) -> Any:
@@ -176,6 +174,6 @@ def _after_release(call: Callable[..., Any], of_first: bool) -> Callable[..., An
 
 
 def _state_within(mode: Any) -> tuple[int, int]:
-    """How torch dispatches calls within one of its modes."""
+    """Torch's dispatch state within one of its modes."""
     with mode:
         return extension.pool_state()  # type: ignore[no-any-return]

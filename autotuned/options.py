@@ -1,4 +1,4 @@
-"""The environment variables that users set, in words: for `autotuned doctor` and the docs."""
+"""Descriptions of the environment variables that users set, for `autotuned doctor` and the docs."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ OPTIONS = (
     ),
     Option("AUTOTUNED_INSTALL", "set by autotuned run", f"What that command installs: {', '.join(INSTALLS)}."),
     Option("AUTOTUNED_BINARIES", "set by autotuned run", "Where that command keeps compiled Triton kernels."),
-    Option("AUTOTUNED_SEAL", "none", f"What a search or a compilation of a tuned kernel is: {' or '.join(SEALS)}."),
+    Option("AUTOTUNED_SEAL", "none", f"How a sealed process treats a search or compilation: {' or '.join(SEALS)}."),
     Option("AUTOTUNED_COMPILE_WORKERS", "by cores and memory", "Configs compiled at once; 0 or 1: one by one."),
     Option(
         "AUTOTUNED_STORE", "none", "A shared store behind the cache folder: redis://, rediss://, file:///, s3://..."
     ),
     Option(
-        "AUTOTUNED_STORE_KEY", "none", "Signs what is sent to the shared store; what it does not verify is ignored."
+        "AUTOTUNED_STORE_KEY", "none", "Signs data sent to the shared store; data that it does not verify is ignored."
     ),
-    Option("AUTOTUNED_STORE_READ_ONLY", "0", "1: the shared store is asked and never written."),
+    Option("AUTOTUNED_STORE_READ_ONLY", "0", "1: the shared store is read and never written."),
     Option("AUTOTUNED_STORE_WAIT_S", "0.3", "Seconds that a call waits for the shared store before it searches."),
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
 )

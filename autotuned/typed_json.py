@@ -1,4 +1,4 @@
-"""Typed JSON: one spelling for each value in a key or config, and checks of JSON read from disk."""
+"""Typed JSON: one form for each value in a key or config, and checks of JSON read from disk."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Fallback = Callable[[Any, str], Json]
 OBJECT = "python object"  # identified by object, in this process only; no parameter name has a space
 
 INT64_MAX = (1 << 63) - 1
-PID_MAX = (1 << 31) - 1  # system calls raise above the C type's range
+PID_MAX = (1 << 31) - 1  # system calls raise for larger numbers
 
 
 def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
     """Write a value as JSON that keeps its type: 1, True, 1.0, "1" and an enum of 1 differ.
 
-    None, bool, int and str are written as they are, everything else as a one-field object naming its type, such as
+    None, bool, int and str are written unchanged, other values as a one-field object that names their type, such as
     `{"float": "0x1.8p+0"}`. A `tl.constexpr` is written as its value.
 
     Args:
-        value: What to write.
+        value: The value.
         where: Its location for errors, such as "argument 'ACT' of 'app.gemm'".
         fallback: Called with values of unknown types; returns their JSON.
 
@@ -42,7 +42,7 @@ def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
     if isinstance(value, enum.Enum):
         # Flags by number: R|W has no name in Python 3.10, but "R|W" in 3.11.
         member = value.value if isinstance(value, enum.Flag) else value.name
-        # With its value instead of its module, whose name differs when the file runs as a script.
+        # With its value, not its module, whose name differs if the file runs as a script.
         return {"enum": [f"{type(value).__qualname__}.{member}", encode(value.value, where, fallback)]}
     if isinstance(value, str):
         return _text(value)
@@ -77,7 +77,7 @@ def _numpy_scalar(value: Any, where: str, fallback: Fallback | None) -> Json:
 
 
 def unencodable(value: Any, where: str) -> Json:
-    """Raise EncodingError for a value that has no spelling."""
+    """Raise EncodingError for a value without a JSON form."""
     raise errors.EncodingError(
         f"{where}: expected None, bool, int, float, str, bytes, tuple, list, dict, enum, dtype, device or a numpy "
         f"scalar, got {type(value).__module__}.{type(value).__qualname__}. Pass one of these, or leave it out of key.",
@@ -87,13 +87,13 @@ def unencodable(value: Any, where: str) -> Json:
 
 def canonical(data: Json) -> str:
     """The canonical text of a JSON value: sorted fields, no spaces, ASCII; NaN and Infinity are refused."""
-    if type(data) is int:  # most values; the encoder costs 1.3 us to set up (tests/bench/key.py)
+    if type(data) is int:  # most values; the encoder takes 1.3 us to start (tests/bench/key.py)
         return int.__repr__(data)
     return "".join(_WRITE(data, 0))
 
 
 class Told(dict[str, Json]):
-    """An object with its canonical text, for what many share; never modified."""
+    """A JSON object with its canonical text; shared, so never modified."""
 
     __slots__ = ("text",)
 
@@ -113,7 +113,7 @@ def object_text(texts: Mapping[str, str]) -> str:
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-# Python's own encoder, made once; `_ENCODER.encode` makes one for each text.
+# Python's C encoder, created once; `_ENCODER.encode` creates one for each text.
 _MAKE = getattr(json.encoder, "c_make_encoder", None)
 _WRITE: Callable[[Json, int], Iterable[str]] = (
     (lambda data, _: _ENCODER.encode(data)) if _MAKE is None else
@@ -144,7 +144,7 @@ def type_name(value: Any) -> str:
 
 WIDE = 10_000  # integers of this many bits are written in hex: Python refuses more than 4,300 decimal digits
 DEPTH = 64  # of nested values; the JSON writer fails at about 1,000
-ITEMS = 1_000_000  # lists that hold one list twice, nested, would have 2 ** DEPTH
+ITEMS = 1_000_000  # nested lists that hold the same list twice would have 2 ** DEPTH items
 
 
 class _Nesting(threading.local):
@@ -214,7 +214,7 @@ def _dict(value: dict[Any, Any], where: str, fallback: Fallback | None) -> Json:
 
 
 def _label(key: Any) -> str:
-    """A dict key in an error's location; other types' `repr` may fail."""
+    """A dict key in an error's location: its `repr` if that cannot fail, otherwise its type."""
     return repr(key) if type(key) in (str, int, bool, float, bytes) else type(key).__name__
 
 
@@ -234,7 +234,7 @@ _WRITERS: dict[str, Callable[[Any, str, Fallback | None], Json]] = {
 
 
 def portable(*parts: Json) -> bool:
-    """Whether keys or configs mean the same in other processes: no value is identified by object only."""
+    """Whether keys or configs are valid in other processes: no value is identified by object only."""
     return not any(True for part in parts for _ in _marked("", part))
 
 
@@ -262,14 +262,14 @@ def why_not_portable(data: Json) -> str:
 
 
 def typed(value: Json, kind: type, where: str) -> Any:
-    """Return `value` if it has type `kind`, else raise RecordError; a bool is not an int."""
+    """Return `value` if it has type `kind`, otherwise raise RecordError; a bool is not an int."""
     if type(value) is not kind and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
         raise wrong(where, kind.__name__, value)
     return value
 
 
 def integer(value: Json, where: str, least: int = 0, most: int = INT64_MAX) -> int:
-    """Return `value` if it is an integer in [least, most], else raise RecordError."""
+    """Return `value` if it is an integer in [least, most], otherwise raise RecordError."""
     number: int = value if type(value) is int else typed(value, int, where)
     if not least <= number <= most:
         below = "or more" if most == INT64_MAX else f"to {most}"
@@ -278,18 +278,18 @@ def integer(value: Json, where: str, least: int = 0, most: int = INT64_MAX) -> i
 
 
 def texts(value: Json, where: str) -> list[str]:
-    """Return `value` if it is a list of strings, else raise RecordError."""
+    """Return `value` if it is a list of strings, otherwise raise RecordError."""
     listed = typed(value, list, where)
     return [text if type(text) is str else typed(text, str, f"{where}[{i}]") for i, text in enumerate(listed)]
 
 
 def integers(value: Json, where: str, least: int = 0) -> list[int]:
-    """Return `value` if it is a list of 64-bit integers of at least `least`, else raise RecordError."""
+    """Return `value` if it is a list of 64-bit integers of at least `least`, otherwise raise RecordError."""
     return [integer(number, f"{where}[{i}]", least) for i, number in enumerate(typed(value, list, where))]
 
 
 def named(data: Json, where: str, names: Iterable[str]) -> dict[str, Json]:
-    """Return `data` if it is an object with exactly these fields, else raise RecordError."""
+    """Return `data` if it is an object with exactly these fields, otherwise raise RecordError."""
     fields: dict[str, Json] = typed(data, dict, where)
     wanted = set(names)
     if fields.keys() == wanted:
@@ -316,7 +316,7 @@ def wrong(where: str, expected: str, got: Json) -> errors.RecordError:
 
 
 def _short(value: Json) -> str:
-    # Huge integers would raise in `repr`, and lists of millions would be written out.
+    # `repr` raises for huge integers, and would write out lists of millions.
     if isinstance(value, (dict, list)) and len(value) > 100:
         return f"of {len(value)} items"
     if isinstance(value, int) and value.bit_length() > 1000:
@@ -325,10 +325,10 @@ def _short(value: Json) -> str:
 
 
 class JsonFields:
-    """Base of results whose JSON is their fields, those of results among them included."""
+    """Base of results whose JSON is their fields, also of nested results."""
 
     def to_json(self) -> dict[str, Json]:
-        """As commands print it with `--json`."""
+        """The result as commands print it with `--json`."""
         return {name: _fields_in(value) for name, value in vars(self).items()}
 
 

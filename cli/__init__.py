@@ -1,1 +1,1 @@
-"""The command line: one thin file a command; `main.py` first."""
+"""The command line: one thin file per command; `main.py` first."""

@@ -1,4 +1,4 @@
-"""`tune --follow`: a companion on the terminal, a line a minute."""
+"""`tune --follow`: shows a companion's status on the terminal, one line per minute."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def follow(
     targets: list[str], others: Mapping[str, object], devices: str | None, isolate: bool | None, timeout: float,
     as_json: bool, interrupted: int,
 ) -> int:  # fmt: skip
-    """Follow a recording; the exit code."""
+    """Follow a recording; returns the exit code."""
     from autotuned.offline import follow as following
 
     recordings = [target for target in targets if target.endswith(".jsonl") or following.is_store(target)]
     if len(recordings) != 1:
-        got = f"got {len(recordings)}: name the file that AUTOTUNED_RECORD does, or a store"
+        got = f"got {len(recordings)}: name the file of AUTOTUNED_RECORD, or a store"
         raise typer.BadParameter(
             f"expected one recording (.jsonl, or the URL of a shared store) among the targets, {got}",
             param_hint="--follow",
         )
     if given := [name for name, value in others.items() if value]:
-        why = "choices go into the store, and autotuned export makes files of them"
+        why = "choices go into the store, and autotuned export writes them into files"
         raise typer.BadParameter(f"expected without {given[0]}, got both: {why}", param_hint="--follow")
     files = [target for target in targets if target not in recordings]
     tell = _teller(terminal.json_lines() if as_json else None)
@@ -43,7 +43,7 @@ def follow(
 
 
 def _teller(write: Callable[[Json], None] | None) -> Callable[[FollowStatus], None]:
-    """Prints one line per status; new problems go to stderr."""
+    """A function that prints one line per status; new problems go to stderr."""
     told = 0
 
     def tell(status: FollowStatus) -> None:

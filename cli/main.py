@@ -40,7 +40,7 @@ from .shared import of_store, with_options
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # "-" and "--" after a word processor
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and JSON if asked for.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and JSON with --json.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log decisions on stderr, and errors with a traceback.")]
 
 
@@ -56,7 +56,7 @@ class Commands(typer.core.TyperGroup):
             sys.exit(super().main(*args, **options))
         except Exception as error:
             wrong: Any = error
-            if not hasattr(wrong, "format_message"):  # click's own errors, or those of typer's copy of click
+            if not hasattr(wrong, "format_message"):  # not an error of click, or of typer's copy of it
                 raise
             if (ctx := getattr(wrong, "ctx", None)) is not None:
                 terminal.remark_text(f"{ctx.get_usage()}\nTry '{ctx.command_path} --help' for help.\n\n")
@@ -64,7 +64,7 @@ class Commands(typer.core.TyperGroup):
             sys.exit(terminal.fail(text[:1].lower() + text[1:], wrong.exit_code).exit_code)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse typographic dashes: copied from a web page, they would name a kernel."""
+        """Refuse typographic dashes: pasted from a web page, such an option would be read as a kernel's name."""
         if not args and not ctx.resilient_parsing:
             terminal.remark_text(f"{ctx.get_help()}\n")
             ctx.exit(2)
@@ -83,7 +83,7 @@ class Commands(typer.core.TyperGroup):
             raise terminal.fail(f"--out: {error}") from error
         except AutotunedError as error:
             raise terminal.fail(str(error)) from error
-        except OSError as error:  # without its number
+        except OSError as error:  # `str` would begin with the error number
             named = error.filename is not None
             raise terminal.fail(f"{error.strerror}: {error.filename!r}" if named else str(error)) from error
         except KeyboardInterrupt:
@@ -92,10 +92,10 @@ class Commands(typer.core.TyperGroup):
 
 
 class Command(typer.core.TyperCommand):
-    """One command."""
+    """A command."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The usage line: required parameters as they are typed, optional ones in brackets."""
+        """The parts of the usage line: required parameters as they are typed, optional ones in brackets."""
         params = self.get_params(ctx)
         needed = [f"{param.opts[0]} {param.metavar}" for param in params if param.opts[0][0] == "-" and param.required]
         return [*needed, "[OPTIONS]", *(_usage(param) for param in params if param.opts[0][0] != "-")]
@@ -132,7 +132,7 @@ def main(
 ) -> None:
     """Tune kernels ahead of time and inspect the stored choices.
 
-    --json, --quiet and --verbose may stand before the command, too.
+    --json, --quiet and --verbose may also precede the command.
     """
     given = {"as_json": as_json, "quiet": quiet, "verbose": verbose}
     defaults = {name: True for name, is_given in given.items() if is_given}
@@ -158,7 +158,7 @@ def _with_levels(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _hint(option: str) -> str | None:
-    """How the command line spells an option of the library; None for a variable."""
+    """The command-line name of an option of the library; None for a variable."""
     words = "in-process" if option == "isolate" else option.removesuffix("_s").replace("_", "-")
     return "URL" if option == "url" else f"--{words}" if option else None
 

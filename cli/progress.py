@@ -1,4 +1,4 @@
-"""Progress of `tune` on stderr: moving lines on a terminal, else a line every few seconds."""
+"""Progress of `tune` on stderr: moving lines on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Display(Observer):
         self._stack = contextlib.ExitStack()
         if moving and workers:
             self._stack.enter_context(_printed_above(self._console))
-        # No refresh thread, which would take the GIL during a CPU kernel's timing; observers are called between
+        # Without a refresh thread, which would take the GIL while a CPU kernel is timed; observers are called between
         # launches.
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if moving else None
         self._searches: dict[str, _Search] = {}
         self._done = self._known = self._failed = 0
-        self._measured: list[float] = []  # seconds of each case that was not stored before
-        self._next: dict[str, float] = {}  # by device: when it may be shown again
+        self._measured: list[float] = []  # seconds of each case that was measured
+        self._next: dict[str, float] = {}  # by device: time from which it may be shown again
 
     def __enter__(self) -> Display:
         return self
@@ -66,7 +66,7 @@ class Display(Observer):
         self._stack.close()
 
     def begin(self, case: CaseResult, device: str = "") -> None:
-        """A case starts on a device."""
+        """Note a case that starts on a device."""
         if self._live is not None and not self._live.is_started:  # not while modules are imported
             self._stack.enter_context(self._live)
             self._stack.enter_context(_log_above())
@@ -75,18 +75,18 @@ class Display(Observer):
         self._next.setdefault(device, now + self._pause_s)
 
     def done(self, case: CaseResult, device: str = "") -> None:
-        """A case is done."""
+        """Note a finished case."""
         self._failed += case.status == "failed"
         search = self._searches.pop(device, None)
         if search is not None and case.source not in (None, "stored"):
             self._measured.append(time.monotonic() - search.begun)
 
     def count(self, done: int, known: int) -> None:
-        """How many cases are done, of those that are known so far."""
+        """Note the number of cases done, and of cases known so far."""
         self._done, self._known = done, known
 
     def observe(self, progress: Progress, device: str = "") -> None:
-        """Show a device's search, if it is time to."""
+        """Show a device's search if an update is due."""
         now = time.monotonic()
         search = self._searches.setdefault(device, _Search(progress.kernel, now))
         search.take(progress, self._live is not None)
@@ -103,7 +103,7 @@ class Display(Observer):
         """Print a line that stays."""
         if not terminal.is_quiet():
             line = terminal.printable(f"{device}: {line}" if device else line)
-            if self._live is not None:  # or the terminal would break it within a word
+            if self._live is not None:  # otherwise the terminal would break it within a word
                 line = terminal.wrapped(line, self._console.width, "  ")
             self._console.print(line, soft_wrap=True)
 
@@ -124,7 +124,7 @@ class Display(Observer):
         return words + f", {self._failed} failed" * bool(self._failed) + ": "
 
     def _lines(self) -> Group:
-        """The moving lines: two for one device, else a table with a row per device."""
+        """The moving lines: two for one device, otherwise a table with a row per device."""
         if list(self._searches) == [""]:
             search = self._searches[""]
             return _cut(f"{self._total}{search.case}", f"  {search.words}")
@@ -137,7 +137,7 @@ class Display(Observer):
 
 @contextlib.contextmanager
 def _printed_above(console: Console) -> Iterator[None]:
-    """Show what other processes print on this terminal above the moving lines."""
+    """Show output of other processes on this terminal above the moving lines."""
     there = [stream for stream in (1, 2) if os.isatty(stream)]
     before = {stream: os.dup(stream) for stream in there}
     source, sink = os.pipe()
@@ -153,7 +153,7 @@ def _printed_above(console: Console) -> Iterator[None]:
         for stream, copy in before.items():
             os.dup2(copy, stream)
             os.close(copy)
-        reader.join(1.0)  # a process that outlives the run may hold the pipe open
+        reader.join(1.0)  # a process that outlives the run may keep the pipe open
 
 
 def _read_lines(source: int, console: Console) -> None:
@@ -171,7 +171,7 @@ def _log_above() -> Iterator[None]:
         yield
     finally:
         for handler, stream in zip(handlers, before):
-            if stream is not None:  # it had this one
+            if stream is not None:  # None if the stream did not change
                 handler.setStream(stream)
 
 
@@ -193,7 +193,7 @@ def _fit(text: str, width: int) -> str:
 
 
 def _cut(*lines: str) -> Group:
-    """Lines cut at the terminal's edge; a wrapped line would leave a rest behind."""
+    """Lines truncated at the terminal's edge: a wrapped line would leave remains on the next update."""
     from rich.console import Group
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""`--store URL`: commands on the records of a shared store instead of the user's."""
+"""`--store URL`: runs commands on the records of a shared store instead of the user's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Store = Annotated[
 
 
 def of_store(command: Callable[..., None], heads: bool = False) -> Callable[..., None]:
-    """Add `--store` to a command; with `heads` it only needs sizes and times of records."""
+    """Add `--store` to a command; with `heads` it needs only sizes and times of records."""
 
     @functools.wraps(command)
     def run(*args: Any, store: str | None, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""How commands print: tables, JSON, and times and ratios in few words."""
+"""Prints results of commands: tables, JSON, short forms of times and ratios."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from autotuned.offline.results import BuildResult
 
 MARKS = ">~?="  # of column headers, see `print_table`
-LONG = 40  # width of a cell that may be cut, before other columns are dropped for it
+LONG = 40  # width that a column which may be cut keeps, before other columns are dropped
 UNLIMITED = 100_000  # columns without a terminal: nothing is cut for `grep`
 QUALITIES = {  # meaning of the words in tables; "ok" needs none
-    "tied": "several configs are equally fast: the untuned config is used, else the first in the list",
+    "tied": "several configs are equally fast: the untuned config is used, or the first in the list",
     "noisy": "its times vary, so another config may be as fast; `autotuned tune` measures it again",
     "unresolved": "it takes less time than the clock can resolve",
 }
 INTERPRETER = {"cpu-interpreter"}
-NOISY_INTERPRETER = "its times vary; those of Triton's interpreter say nothing about a GPU and are not measured again"
+NOISY_INTERPRETER = "its times vary; those of Triton's interpreter mean nothing for a GPU and are not measured again"
 _quiet = False
 _is_read = True
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
@@ -49,14 +49,14 @@ OnlyTriton = Annotated[
 
 
 def stdout() -> Console:
-    """The console for results, as wide as the terminal or COLUMNS; without either nothing is cut."""
+    """The console for results, as wide as the terminal or COLUMNS; without either, nothing is cut."""
     from rich.console import Console
 
     class Stdout(Console):
         def on_broken_pipe(self) -> None:  # rich's own exits with 1
             unheard()
 
-    # Brackets and numbers in labels and paths are not markup.
+    # Without markup and highlighting: labels and paths contain brackets and numbers.
     console = Stdout(markup=False, highlight=False, emoji=False)
     if not console.is_terminal and not env.has_columns():
         console.width = UNLIMITED
@@ -71,19 +71,19 @@ def stderr() -> Console:
 
 
 def unheard() -> None:
-    """Go on silently when the reader is gone, as in `list | head -1`; the exit code stays meaningful."""
+    """Continue silently when the reader has ended, as in `list | head -1`; the exit code stays meaningful."""
     global _is_read
     _is_read = False
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_read() -> bool:
-    """Whether anybody still reads the output."""
+    """Whether the output is still read."""
     return _is_read
 
 
 def users_output(as_json: bool) -> AbstractContextManager[object]:
-    """Redirect what the user's modules and kernels print, to keep it out of the JSON."""
+    """Redirect output of the user's modules and kernels, to keep it out of the JSON."""
     return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
 
 
@@ -118,7 +118,7 @@ def printable(text: str) -> str:
     """A text with control and bidirectional characters escaped; line breaks stay.
 
     Names, hosts and errors come from files and other programs: an escape sequence could move the cursor, change the
-    clipboard or hide a line, and a lone surrogate could end the program.
+    clipboard or hide a line, and a lone surrogate could crash the program.
     """
     if text.isprintable():
         return text
@@ -136,7 +136,7 @@ class _Printable(logging.Filter):
 
 @contextlib.contextmanager
 def printable_log() -> Iterator[None]:
-    """Log printable text only inside a `with` block."""
+    """Make log records printable inside a `with` block."""
     log, clean = logging.getLogger("autotuned"), _Printable()
     log.addFilter(clean)
     try:
@@ -171,12 +171,12 @@ def remark(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print one line on stderr, also with --quiet: it explains the exit code."""
+    """Print one line on stderr, also with --quiet, since it explains the exit code."""
     typer.echo(printable(" ".join(text.split())), err=True)
 
 
 def json_lines() -> Callable[[Json], None]:
-    """A writer of one JSON document per line to the present stdout, wherever that leads later."""
+    """A writer of one JSON document per line to the current stdout, even if `sys.stdout` is replaced later."""
     stdout = sys.stdout
     return lambda data: typer.echo(json.dumps(data, allow_nan=False), file=stdout)
 
@@ -206,7 +206,7 @@ def ask(question: str) -> None:
 
 
 def has_terminal() -> bool:
-    """Whether anybody can answer."""
+    """Whether a user can answer."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -248,10 +248,10 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], heading: 
     """Print rows under headers, each on one line.
 
     Args:
-        headers: One per column, with marks behind its name: ">" right-aligned, "~" may be cut, "?" is dropped before
-            that, "=" moves into the heading if equal in all rows.
-        rows: As many cells each.
-        heading: The line above, followed by what all rows share.
+        headers: One per column, with marks after its name: ">" right-aligned, "~" may be cut, "?" is dropped before
+            others are cut, "=" moves into the heading if equal in all rows.
+        rows: One cell per column each.
+        heading: The line above, followed by the cells that all rows share.
     """
     if _quiet:
         return
@@ -279,9 +279,9 @@ def _width(table: Mapping[str, Sequence[str]], most: int = UNLIMITED) -> int:
 
 
 def _shortened(table: dict[str, list[str]], width: int) -> Iterator[str]:
-    """Shorten words such as `num_warps=4` in columns that would be cut: yields lines for the words all rows share.
+    """Shorten words such as `num_warps=4` in columns that would be cut; yields a line of the words all rows share.
 
-    If there is still no room, names that are equal in all rows move above the table too.
+    If that does not suffice, names that are equal in all rows also move above the table.
     """
     for header in [header for header in reversed(table) if "~" in header]:
         rows = [row for row in (cell.split(" ") for cell in table[header]) if any("=" in word for word in row)]
@@ -305,7 +305,7 @@ def _table(table: Mapping[str, Sequence[str]]) -> Table:
     from rich.text import Text
 
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for header in table:  # rich shrinks columns that may wrap; their cells are cut instead
+    for header in table:  # rich shrinks only columns that may wrap; their cells do not wrap and are cut
         justify: Literal["left", "right"] = "right" if ">" in header else "left"
         made.add_column(header.rstrip(MARKS), justify=justify, no_wrap="~" not in header)
     for row in zip(*table.values()):
@@ -314,7 +314,7 @@ def _table(table: Mapping[str, Sequence[str]]) -> Table:
 
 
 def _show(table: Table, console: Console) -> None:
-    """Print a table; into a file or a pipe without the spaces that fill up its last column."""
+    """Print a table; to a file or pipe without trailing spaces."""
     if console.is_terminal:
         console.print(table)
         return
@@ -324,7 +324,7 @@ def _show(table: Table, console: Console) -> None:
 
 
 def print_qualities(choices: Iterable[tuple[str | None, str | None]]) -> None:
-    """Explain the quality words of a table below it; `choices` are quality and device slug of each."""
+    """Explain the quality words of a table; `choices` are quality and device slug of each row."""
     met: dict[str | None, set[str | None]] = {}
     for quality, device in choices:
         met.setdefault(quality, set()).add(device)
@@ -357,11 +357,11 @@ def print_heading(text: str) -> None:
         stdout().print(" ".join(printable(text).split("\n")), style="bold", soft_wrap=True)
 
 
-# -- in few words -------------------------------------------------------------------------------------------------
+# -- short forms --------------------------------------------------------------------------------------------------
 
 
 def time_words(us: float | None) -> str:
-    """A time in the unit with one to three digits before the point."""
+    """A time in the unit that gives one to three digits before the point."""
     if us is None:
         return "n/a"
     for factor, unit in ((1e6, "s"), (1e3, "ms")):
@@ -371,14 +371,14 @@ def time_words(us: float | None) -> str:
 
 
 def ratio_words(ratio: float | None) -> str:
-    """A speed-up in three digits, or all before the point above 100."""
+    """A speed-up with three digits, or without decimals above 100."""
     if ratio is None:
         return "n/a"
     return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}x"
 
 
 def config_words(form: Mapping[str, Json] | None, options: bool) -> str:
-    """A config's label, with launch `options` for Triton's kernels; "unfinished" if the search has not chosen yet."""
+    """A config's label, with launch `options` for Triton kernels; "unfinished" if the search has not ended."""
     from autotuned.tunable.configs import label
 
     return label(form, options)

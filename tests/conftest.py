@@ -1,4 +1,4 @@
-"""What every test starts from: an empty store, no options in the environment, and the interpreter where no GPU is."""
+"""The start of every test: an empty store, no options in the environment, and the interpreter if there is no GPU."""
 
 import atexit
 import ctypes
@@ -22,8 +22,8 @@ import pytest
 
 
 def _gpu_is_there() -> bool:
-    # Asked of the driver itself: importing torch takes a second, and triton must not be imported before the
-    # interpreter is chosen below.
+    # From the driver: importing torch takes a second, and triton must not be imported before the interpreter is
+    # chosen below.
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -33,28 +33,28 @@ def _gpu_is_there() -> bool:
 
 
 GPU = _gpu_is_there()
-# Kernels for a pretended GPU are compiled in a process of their own: see `tests/project/test_compiled.py`.
+# Kernels for a pretended GPU are compiled in a separate process: see `tests/project/test_compiled.py`.
 if not GPU and os.environ.get("AUTOTUNED_TESTS") != "compiled":
     os.environ.setdefault("TRITON_INTERPRET", "1")
-# Threads of torch and NumPy gain nothing on small tensors, spin while they wait for each other, and take the cores from
-# other workers.
+# On small tensors more threads of torch and NumPy gain nothing: they spin while they wait, on cores that other workers
+# need.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Tests write modules anew within a second, of equal size, which Python would take for compiled already. What is
-# collected is kept: rewriting the assertions of all tests takes longer than importing them.
+# Tests rewrite modules within a second, at equal size, and Python would use stale bytecode. That of collected files is
+# kept: rewriting the assertions of all tests takes longer than importing them.
 sys.dont_write_bytecode = False
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-os.environ.pop("PYTHONUNBUFFERED", None)  # what is printed must arrive without it
-gc.disable()  # until the first test: nearly all that is imported and collected stays
-# Begun in the background: children of tests heed Ctrl-C all the same.
+os.environ.pop("PYTHONUNBUFFERED", None)  # output must arrive without it
+gc.disable()  # until the first test: nearly all imported and collected objects stay alive
+# A shell's background jobs ignore Ctrl-C, but children of tests must not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _hide_config_files_of_other_packages() -> None:
-    """Shadow the distributions that bring config files by empty ones of their names, for child processes too.
+    """Shadow distributions that have config files by empty ones of the same name, for child processes too.
 
-    What else is installed must not change what a test sees: of two distributions of a name, the first on the path counts.
+    Other installed packages must not change what a test sees; of two distributions of a name, Python uses the first.
     """
     named = [one for one in metadata.distributions() if one.entry_points.select(group="autotuned.configs")]
     if not named:
@@ -73,7 +73,7 @@ _hide_config_files_of_other_packages()
 
 
 def _scan_distributions_once() -> None:
-    """Look through what is installed once for each `sys.path`, which takes 5 to 10 ms; else each test's first miss does."""
+    """Read the entry points once for each `sys.path`: each test's first miss would, in 5 to 10 ms."""
     scan = metadata.entry_points
     once = functools.cache(lambda path, wanted: scan(**dict(wanted)))
     metadata.entry_points = lambda **wanted: once(tuple(sys.path), tuple(sorted(wanted.items())))
@@ -81,7 +81,7 @@ def _scan_distributions_once() -> None:
 
 _scan_distributions_once()
 
-# Module state that outlives a call, by module; modules that are not imported have none.
+# State to clear between tests, by module, if it was imported.
 _STATE = {
     "autotuned.configfiles.lookup": ("_registered", "_files", "_packages", "_devices"),
     "autotuned.configfiles.writer": ("_ends",),
@@ -96,9 +96,9 @@ _STATE = {
 _numbers = itertools.count()
 _launches: list[object] = []
 
-# What takes most of the time of a run: whole files, and single tests by name. `pytest -m "not slow"` leaves them out.
+# Files and single tests that take most of the time of a run: `pytest -m "not slow"` leaves them out.
 QUICK = "not slow"
-# Begun first, each by another worker, which would end with them.
+# Begun first, each on another worker: begun late, they would be the last to end.
 _LONGEST = ["project/test_compiled", "project/test_workflow", "project/test_app", "distributed/test_agreement"]
 _SLOW_FILES = {
     "acceptance/test_acceptance", "api/test_static", "api/test_tuned", "cli/test_at_a_terminal", "cli/test_clear", "cli/test_commands",
@@ -141,8 +141,8 @@ _SLOW_TESTS = {
 }  # fmt: skip
 
 
-# What builds wheels and environments, runs every page of the documentation or parts of the suite, or rehearses a
-# benchmark: left out of a run of everything for its time. `pytest -m apart` or its file's name runs it, and `.ci/run` does.
+# Tests that build wheels and environments, run all pages of the documentation or parts of the suite, or rehearse a
+# benchmark take too long for a run of everything. `pytest -m apart`, their file's name and `.ci/run` run them.
 _APART_FILES = {"project/test_app", "project/test_packaging", "project/test_workflow"}
 _APART_TESTS = {
     "test_a_part_of_the_tests_passes_beside_other_packages", "test_a_rehearsal_without_a_gpu", "test_examples_run",
@@ -156,9 +156,9 @@ _WHOLE = "PYTEST_WHOLE_SUITE"  # set for the workers too
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist starts its workers
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run the whole suite on all cores; a few files and all that touches a GPU stay in one process."""
+    """Run the whole suite on all cores; a few files, or with a GPU everything, stay in one process."""
     option = config.option
-    is_decided = getattr(option, "numprocesses", 0) is not None  # by `-n`, or because pytest-xdist is not here
+    is_decided = getattr(option, "numprocesses", 0) is not None  # by `-n`, or without pytest-xdist
     is_part = config.args_source is config.ArgsSource.ARGS or option.collectonly or option.usepdb
     if not is_part and not option.markexpr:
         os.environ[_WHOLE] = "1"
@@ -172,26 +172,26 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Make warnings errors from here on: not while plugins are set up, which may warn of what they like."""
+    """Make warnings errors from here on: plugins may warn during their setup."""
     session.config.addinivalue_line("filterwarnings", "error")
     from hypothesis import HealthCheck, settings
 
-    # A busy machine is no failure: neither an example nor making it has a limit by the clock.
+    # A busy machine is not a failure: examples and their generation have no time limit.
     settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")
 
 
 def pytest_collection_finish() -> None:
-    """Keep no bytecode of what tests write."""
+    """Write no bytecode of modules that tests write."""
     sys.dont_write_bytecode = True
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Let plugins warn again when the last test has ended; and keep what was collected out of garbage collection.
+    """Let plugins warn again after the last test, and exclude collected tests from garbage collection.
 
-    A collection goes through all objects, of which thousands of tests have millions: most of the time of tests that
-    collect, and of the collections that Python starts by itself.
+    It visits all objects, millions for thousands of tests: most of the time of Python's own collections and of tests
+    that collect.
     """
     gc.enable()
     gc.set_threshold(20_000)  # tests make many objects, and few of them are rings
@@ -212,7 +212,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Keep what the tests of a file leave out of the collections of later ones, as above: a hundred files leave a lot."""
+    """Exclude a file's leftover objects from later collections, as above: a hundred files leave a lot."""
     if nextitem is None or nextitem.path != item.path:
         _take_spare_launches()
         gc.collect()
@@ -220,7 +220,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _take_spare_launches() -> None:
-    """Hold what `kernel[grid]` would use again for a later test: that finds no circle through what is frozen."""
+    """Hold the spare launch objects of `kernel[grid]`: once frozen, a later test's cycle through one is never found."""
     if launch := sys.modules.get("autotuned._launch"):
         kernel = launch.Base.__new__(type("Any", (launch.Base,), {}))
         _launches.extend(kernel[(1,)] for _ in range(64))
@@ -228,7 +228,7 @@ def _take_spare_launches() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, object, object]:
-    """Escape what no UTF-8 can carry: pytest-xdist would end the run at a report with a lone surrogate."""
+    """Escape lone surrogates: pytest-xdist would abort the run at a report with one."""
     return _escaped((yield))
 
 
@@ -241,23 +241,23 @@ def _escaped(data: object) -> object:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import files of which no test would be left."""
+    """Do not import files whose tests are all deselected."""
     return True if config.option.markexpr == QUICK and _name(collection_path) in _SLOW_FILES else None
 
 
 @functools.cache
 def _name(path: Path) -> str:
-    # As the lists above have it.
+    # As in the lists above.
     folder = Path(__file__).parent
     return path.relative_to(folder).with_suffix("").as_posix() if path.is_relative_to(folder) else path.stem
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, object]:
-    """Let each worker begin with another part of a folder.
+    """Let each worker begin with a different part of a folder.
 
-    In a new checkout they rewrite the assertions of all tests, which takes longer than all else about collecting: what
-    one has rewritten the others find on disk.
+    In a new checkout they rewrite the assertions of all tests, which takes most of the time of collection: each finds
+    on disk what others have rewritten.
     """
     report = yield
     if isinstance(collector, pytest.Directory) and os.environ.get(_WHOLE) and "PYTEST_XDIST_WORKER" in os.environ:
@@ -268,7 +268,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
 
 
 def _dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Each worker's share, which pytest-xdist cuts from one list, begins with some of the longest tests."""
+    """Order the tests so that each worker's share, a part of the list, begins with some of the longest."""
     longest = [item for name in _LONGEST for item in items if _name(item.path) == name]
     others, dealt = iter([item for item in items if _name(item.path) not in _LONGEST]), []
     for number in range(workers):
@@ -278,10 +278,10 @@ def _dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; mark what is slow or apart; begin with the longest tests."""
+    """Skip GPU tests without a GPU, mark slow and apart ones, and begin with the longest."""
     if os.environ.get(_WHOLE):
         items.sort(key=lambda item: item.path.parts)  # the same in each worker
-    if changing := [item.nodeid for item in items if " at 0x" in item.nodeid]:  # workers would collect different tests
+    if changing := [item.nodeid for item in items if " at 0x" in item.nodeid]:  # different in each worker
         raise pytest.UsageError(f"expected names that are the same in each process, got {changing[:3]}; give ids=")
     items[:] = _dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)))
     for item in items:
@@ -297,17 +297,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache folder of its own for each test, and nothing left over from the test before."""
+    """A cache folder for each test, and nothing left over from earlier tests."""
     for name in [name for name in os.environ if name.startswith("AUTOTUNED_")]:
         monkeypatch.delenv(name)
-    # Not `tmp_path`: most tests never touch the folder, and making a thousand takes a second.
+    # Not `tmp_path`: most tests never use the folder, and creating a thousand takes a second.
     folder = tmp_path_factory.getbasetemp() / f"cache-{next(_numbers)}"
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(folder))
-    # Away from the checkout: a process started with -c or -m has its folder first on the path, and the sources there
-    # would shadow the package that is installed.
+    # Outside the checkout: a process started with -c or -m has its folder first on the path, and the sources there
+    # would shadow the installed package.
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
     _forget()
-    # The files that come with this package are no part of most tests: what is nowhere is to be nowhere.
+    # Most tests must not find the config files of this package.
     from autotuned.configfiles import lookup
 
     monkeypatch.setitem(lookup._packages, "own", [])
@@ -317,7 +317,7 @@ def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure each config once in the interpreter, where a launch takes a tenth of a second; all samples are that."""
+    """Launch each config once in the interpreter, where a launch takes a tenth of a second, and repeat that sample."""
     from autotuned.search import timers
 
     def sample(timer: timers.HostTimer, trial: timers.Trial, count: int) -> list[float]:
@@ -328,13 +328,13 @@ def measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for long lines, so that none is broken."""
+    """A terminal wide enough for long lines."""
     monkeypatch.setenv("COLUMNS", "200")
 
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModuleType]]:
-    """Writes files into a folder of their own and imports one of them."""
+    """Writes files into a new folder and imports one of them."""
     numbers = itertools.count()
     imported: set[str] = set()
 
@@ -376,7 +376,7 @@ def _forget() -> None:
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Path]]:
-    """Writes a file into a fresh current folder; what is imported from there is forgotten afterwards."""
+    """Writes a file into a fresh current folder; modules imported from there are removed afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     modules = set(sys.modules)

@@ -1,4 +1,4 @@
-"""A tuner's `.cache` that notices each choice that leaves it, by whichever method of `dict`."""
+"""A tuner's `.cache` that notices every removal of a choice, by any method of `dict`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Choices(dict[Any, Any]):
-    """Choices in Triton's layout; `_forget` is called with the keys that were removed."""
+    """Choices in Triton's layout; `_forget` is called with the removed keys."""
 
     __slots__ = ()
 
@@ -40,6 +40,6 @@ class Choices(dict[Any, Any]):
     # `dict`'s own versions would bypass the methods of subclasses.
     update, setdefault = MutableMapping.update, MutableMapping.setdefault
 
-    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]  # dict takes what `update` does
+    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]  # dict accepts the same as `update`
         self.update(other)
         return self

@@ -36,7 +36,7 @@ else:
     checks, benches, tuned = later("search.safety.check"), later("search.do_bench"), later("api.tuned")
     neighbours, declared = later("configfiles.nearest_shape"), later("space.declared")
 
-# name= of a kernel -> its fingerprint and where it is defined.
+# name= of a kernel -> its fingerprint and its place of definition.
 _explicit_names: dict[str, tuple[str, tuple[str, str] | None]] = {}
 
 
@@ -70,9 +70,9 @@ def autotune(
 ) -> Decorator:
     """Choose a config per key by benchmarking once, store the choice on disk, and launch with little overhead.
 
-    Over `@triton.jit` (and `heuristics`) the result is used like the kernel, `kernel[grid](...)`; over a plain callable
-    that takes its tunables by keyword, like the callable. The first twelve parameters are those of `triton.autotune`,
-    in its order; `docs/migration.md` lists the differences.
+    Decorates a `@triton.jit` kernel (also under `heuristics`), used as before: `kernel[grid](...)`; or a plain callable
+    that takes its tunables by keyword. The first twelve parameters are those of `triton.autotune`, in its order;
+    `docs/migration.md` lists the differences.
 
     Args:
         configs: List of `triton.Config`, a callable that takes the bound arguments by keyword and returns such a list,
@@ -82,34 +82,34 @@ def autotune(
             patterns and None-ness of all tensors are always in the key.
         prune_configs_by: `early_config_prune`, `perf_model`, `top_k`, as in Triton; pruners may be generators.
         reset_to_zero: Arguments that the kernel accumulates into: zeroed before every launch, trial or not.
-        restore_value: Arguments restored after each trial. None or "auto": detected. []: nothing is protected.
+        restore_value: Arguments restored after each trial. None or "auto": detected. []: none.
         pre_hook: Called before each trial with all arguments, and once after the race with `reset_only=True`.
         post_hook: Called after each trial with all arguments and `exception=`.
         warmup: Milliseconds; benchmark with Triton's `do_bench`.
-        rep: Milliseconds; the same.
+        rep: Milliseconds; also selects Triton's `do_bench`.
         use_cuda_graph: Benchmark with Triton's `do_bench_cudagraph`.
         do_bench: The benchmark to use: `do_bench(call, quantiles=)` returns milliseconds.
-        cache_results: False keeps choices in this process.
+        cache_results: False keeps choices in this process only.
         name: Stable public name of the kernel; default `module.qualname`.
         default: Config, or callable of the bound arguments returning one, used if nothing is stored; the kernel then
             never searches on its own.
         bucket: `{"M": autotuned.pow2}`: the key holds the bucket of a key argument, the launch its true value.
-        members: Tune a bucket on this many of its calls, if a recording or cases have them; a first call in a program
-            has only itself.
+        members: Tune a bucket on this many of its calls, if a recording or cases have them; without these only on the
+            call itself.
         members_by: How one config is picked for all members: "mean", the geometric mean of its slowdowns against each
             member's best config, or "worst", the largest slowdown.
-        nearest: `{"M": 2.0}`: if config files lack the call, use the nearest entry that differs in M only, by at most
-            this factor. `autotuned.within("5%")`: use a rule of the files that loses no more than this.
-        check: What a config must compute to be chosen: a reference callable, "first" (the first config that runs), or
-            an `autotuned.Check` with tolerances and poisoning.
+        nearest: `{"M": 2.0}`: if config files lack the call, use the nearest entry that differs only in M, by at most
+            this factor. `autotuned.within("5%")`: use a rule of the files that loses at most this.
+        check: The results that a config must match: a reference callable's, the first running config's ("first"), or
+            those of an `autotuned.Check`, with tolerances and poisoning.
         version: A salt; change it to tune again.
         toolchain: For plain callables: distributions whose versions are in the key, such as "cupy-cuda13x".
         budget_s: Stop a search after this many seconds (above 0) with the best config so far; None: no limit.
         max_searches: After this many searches in one process, further keys run untuned, with one warning.
         strategy: How a `Space` is searched: "auto", "exhaustive", "random", "guided", or an object with `ask(n)` and
             `tell(results)`.
-        objective: "kernel" measures device time, "call" what one call costs including the host. None: "kernel" for
-            kernels, "call" for plain callables. Omit it if you use your own benchmark.
+        objective: "kernel" measures device time, "call" the cost of one call including the host. None: "kernel" for
+            kernels, "call" for plain callables. Omit it with your own benchmark.
 
     Returns:
         A decorator returning a `Tuned` (a subclass of Triton's `Autotuner`) or a `TunedFunction`.
@@ -134,7 +134,7 @@ def autotune(
         bucket=_checked_dict("bucket", "callables", bucket),
         members=(members, members_by),
         nearest=_checked_dict("nearest", "factors", getattr(nearest, "nearest", nearest), RULES),
-        within=nearest if hasattr(nearest, "bound") else None,  # asked without importing what makes one
+        within=nearest if hasattr(nearest, "bound") else None,  # a `Within`, tested without importing it
         check=check,
         version=version,
         distributions=_checked_distributions(toolchain),
@@ -149,7 +149,7 @@ def autotune(
 def measured_by(
     do_bench: Callable[..., Any] | None, warmup: int | None, rep: int | None, use_cuda_graph: bool
 ) -> Callable[..., Any] | None:
-    """The user's benchmark, Triton's with the user's times, or None if neither was asked for."""
+    """The user's benchmark, Triton's with the user's times, or None if none was given."""
     if do_bench is not None or (warmup is None and rep is None and not use_cuda_graph):
         return do_bench
     return benches.TritonBench(25 if warmup is None else warmup, 100 if rep is None else rep, use_cuda_graph)
@@ -299,17 +299,17 @@ class _Given(Frozen):
         )
 
     def _computed(self, tunable: Tunable) -> Any:
-        """What computes the configs of a call; None for a fixed list."""
+        """The callable that computes a call's configs; None for a fixed list."""
         if self.strategy is None and not _is_space(self.configs):
             return self.configs if callable(self.configs) else None
         return declared.of(self.configs, self.strategy, tunable.has_options, tunable.name)
 
     def _objectives(self, tunable: Tunable) -> dict[str, Any]:
-        """The objective, and the default one."""
+        """The objective and its default."""
         if self.objective not in (None, "kernel", "call"):
             raise errors.DecorationError(
                 f"`{tunable.name}`: objective: expected 'kernel' or 'call', got {self.objective!r:.60}. The first is "
-                "the device's time, the second what one call costs where the host may be the limit."
+                "the device's time, the second the cost of one call including the host."
             )
         if self.objective is not None and self.do_bench is not None:
             raise errors.DecorationError(
@@ -371,7 +371,7 @@ def _checked_budget(budget_s: Any) -> float | None:
 
 
 def _place(fn: Any) -> tuple[str, str] | None:
-    """Where a function is defined, so that a reload or a notebook cell replaces it; None inside another function."""
+    """Module and name of a function, so that a reload or a notebook cell replaces it; None for a nested function."""
     function: Any = source.python_function(fn)
     return None if "<locals>" in function.__qualname__ else (function.__module__, function.__qualname__)
 
@@ -383,9 +383,9 @@ def _one_config() -> Any:
 
 
 def _decorated_function(fn: Any) -> Any:
-    """The plain function inside; DecorationError without one, or if it is tuned already."""
+    """The plain function inside; DecorationError if there is none, or if it is already tuned."""
     is_kernel = triton_names.is_kernel(fn)
-    if is_kernel or type(fn).__module__.startswith("triton."):  # also an old Triton's interpreted kernels
+    if is_kernel or type(fn).__module__.startswith("triton."):  # also interpreted kernels of an old Triton
         versions.check()
     if is_kernel:
         if any(triton_names.is_tuner(layer) for layer in triton_names.layers(fn)):
@@ -415,12 +415,12 @@ _LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATO
 
 
 def _is_space(given: Any) -> bool:
-    module = loaded("space.space")  # not imported: there are no spaces
+    module = loaded("space.space")  # if it is not imported, there are no spaces
     return module is not None and isinstance(given, module.Space)
 
 
 def _is_tuned_function(fn: Any) -> bool:
-    module = loaded("api.function")  # not imported: there are no tuned functions
+    module = loaded("api.function")  # if it is not imported, there are no tuned functions
     return module is not None and isinstance(fn, module.TunedFunction)
 
 

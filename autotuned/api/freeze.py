@@ -13,13 +13,13 @@ from autotuned.triton_compat import kernel as toolchain
 
 
 def freeze(kernel: Any, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
-    """Return Triton's own tuner over the same kernel, with the config chosen for these arguments as its only one.
+    """Return Triton's own tuner for the same kernel, with the config chosen for these arguments as its only one.
 
-    For `torch.compile`, which takes a tuner apart and benchmarks its configs itself. The config is right for calls with
-    this key; other calls run with it too.
+    For `torch.compile`, which unpacks a tuner and benchmarks its configs itself. The config is tuned for calls with
+    this key, but other calls run with it too.
 
     Args:
-        kernel: A kernel under `@autotuned.autotune`, with `triton.heuristics` outside or not.
+        kernel: A kernel under `@autotuned.autotune`, also under `triton.heuristics`.
         *args: Positional arguments of a call.
         **kwargs: Its keyword arguments.
         grid: Search with this grid if nothing is stored; None never searches.
@@ -28,7 +28,7 @@ def freeze(kernel: Any, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
         A `triton.runtime.Autotuner` with one config, under the same heuristics.
 
     Raises:
-        DecorationError: It is not a tuned kernel, or has `reset_to_zero`, which Triton ignores with one config.
+        DecorationError: `kernel` is not tuned, or has `reset_to_zero`, which Triton ignores with one config.
         NotTunedError: No choice is stored for these arguments, and no grid is given.
     """
     outside, tuned = _parts(kernel)

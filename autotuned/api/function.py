@@ -47,7 +47,7 @@ class TunedFunction(Named, Generic[Function, Places]):
     if not TYPE_CHECKING:
 
         def __class_getitem__(cls, parameters: Any) -> Any:
-            """For annotations: `typing` would insist on both parameters."""
+            """For annotations: `typing` would require both parameters."""
             return GenericAlias(cls, parameters)
 
     def __init__(
@@ -58,7 +58,7 @@ class TunedFunction(Named, Generic[Function, Places]):
         options: Callable[[Callable[[], list[Any]]], Options],
     ) -> None:
         functools.update_wrapper(self, tunable.fn)
-        self.fn = tunable.fn  # type: ignore[assignment]  # of what it was made over
+        self.fn = tunable.fn  # type: ignore[assignment]  # the decorated callable
         self.configs = configs
         self.keys = names.key
         self.arg_names = [parameter.name for parameter in tunable.parameters]
@@ -111,7 +111,7 @@ class TunedFunction(Named, Generic[Function, Places]):
 
         Raises:
             CallError: The arguments do not fit.
-            NotTunedError, AllConfigsFailedError: As the mode says; see `docs/modes.md`.
+            NotTunedError, AllConfigsFailedError: Depending on the mode; see `docs/modes.md`.
         """
         tuner = self.tuner
         seen = self._seen
@@ -120,7 +120,7 @@ class TunedFunction(Named, Generic[Function, Places]):
             tuner.configs_changed()
         try:
             values = tuner.order(*args, **kwargs)
-        except TypeError:  # not called here, or its errors would show this one as their context
+        except TypeError:  # the miss is outside this block, or its errors would have this one as context
             values, bound = (), None
         else:
             bound = tuner.launcher.find(values)
@@ -147,7 +147,7 @@ class TunedFunction(Named, Generic[Function, Places]):
         return MethodType(self, instance)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Called by Triton's `kernel[grid]` and heuristics, which need a kernel: always raises DecorationError."""
+        """Always raises DecorationError: Triton's `kernel[grid]` and heuristics call this, and need a kernel."""
         raise DecorationError(
             f"`{self.tuner.tunable.name}`: this is a plain callable and takes no grid. If it is a Triton "
             "kernel, put @triton.jit between @autotune and the function."
@@ -180,8 +180,8 @@ class TunedFunction(Named, Generic[Function, Places]):
         """Choose and bind the config for a call ahead of time, and return it. Only a search calls the function.
 
         Args:
-            search: Whether to search where nothing is stored and the mode allows it. Without, `default=` is taken, else
-                it is an error, except in the modes "serve" and "off", which take the first config.
+            search: Whether to search if nothing is stored and the mode allows it. Otherwise `default=` is used; without
+                one it is an error, except in the modes "serve" and "off", which use the first config.
 
         Raises:
             NotTunedError: Nothing is stored, and no search is allowed.
@@ -190,10 +190,11 @@ class TunedFunction(Named, Generic[Function, Places]):
         return self.tuner.prepare(self.tuner.call(args, kwargs, None), search)
 
     def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
-        """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
-        the nearest stored key with the parts that differ. `print` it, or see `autotuned.resolve.explain.Explanation`.
+        """Explain where the choice for a call comes from, and why not from elsewhere.
 
-        Nothing is searched, measured, launched or moved; callables among the options are called as for the call.
+        Shows the key part by part, and for a miss the nearest stored key with the parts that differ. `print` it, or see
+        `autotuned.resolve.explain.Explanation`. Nothing is searched, measured, launched or moved; callables among the
+        options are called as for the call.
 
         Raises:
             CallError, ValueError: The arguments do not fit.

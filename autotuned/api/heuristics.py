@@ -1,4 +1,4 @@
-"""`heuristics`: parameters computed from the other arguments at every launch; Triton's decorator, but cheaper."""
+"""`heuristics`: parameters computed from the other arguments at every launch, as in Triton but cheaper."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callabl
 
     Each function gets a dict of the call's arguments by name (without defaults), including `grid`, `warmup` and the
     values computed so far. Its result is passed by keyword and overrides the caller's value. A drop-in replacement
-    for `triton.heuristics`: over a tuned kernel values are computed while the launch table is asked, at a fraction of
-    Triton's cost; over other kernels it does what Triton does.
+    for `triton.heuristics`: over a tuned kernel, values are computed during the look-up in the launch table, at a
+    fraction of Triton's cost; over other kernels it does what Triton does.
 
     Args:
-        values: Parameter name -> function. The mapping stays live: a change counts from the next launch on.
+        values: Parameter name -> function. The mapping stays live: a change applies from the next launch on.
 
     Returns:
-        A decorator giving a `Heuristics`, which is a subclass of Triton's.
+        A decorator returning a `Heuristics`, a subclass of Triton's.
 
     Raises:
         DecorationError: `values` is not a mapping of functions, or the decorated object is not a kernel.
@@ -68,7 +68,7 @@ def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callabl
 class Heuristics(Base, TritonHeuristics, Named):
     """A kernel with parameters computed at every launch: `.fn` is the kernel, `.values` are the functions.
 
-    `run` is Triton's own, which torch.compile traces and others replace.
+    `run` is Triton's own, since torch.compile traces it and others replace it.
     """
 
     def __init__(self, fn: Any, values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
@@ -76,7 +76,7 @@ class Heuristics(Base, TritonHeuristics, Named):
         self._attach(launcher.uses_c())
 
     # torch.compile traces this one; the C launcher has its own `[]`. The extra parameter keeps Python 3.11 and later
-    # from calling this instead of that.
+    # from calling this one instead.
     def __getitem__(self, grid: Grid, *nothing: Any) -> Callable[..., Any]:
         return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
 

@@ -10,9 +10,9 @@ from autotuned.api.tuned import Tuned
 
 
 class Decorator(Protocol):
-    """`autotune(...)`: turns a Triton kernel into a `Tuned`, another callable into a `TunedFunction`."""
+    """Turns a Triton kernel into a `Tuned`, another callable into a `TunedFunction`."""
 
-    # mypy cannot match the later ones, since any callable might take more arguments; the first match is right.
+    # mypy never matches the later ones, since any callable might take more arguments; the first match is right.
     @overload
     def __call__(self, fn: K, /) -> Tuned: ...
     @overload

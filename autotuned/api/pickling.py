@@ -1,4 +1,4 @@
-"""How decorated objects are pickled (by name, like functions) and shown."""
+"""Pickling of decorated objects, by name like functions, and their `repr`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def by_name(module: str, qualname: str) -> Any:
 
 
 class Named:
-    """Copied and pickled like a function: a copy is the object itself, a pickle is its name."""
+    """Copied and pickled like a function: a copy is the object itself, a pickle its name."""
 
     fn: Any
 
@@ -37,7 +37,7 @@ class Named:
         configs = declared.space if declared else "by a callable" if computed else len(tuner.options.configs())
         try:
             mode: str = env.current_mode()
-        except ValueError:  # AUTOTUNED_MODE is invalid, which a call reports
+        except ValueError:  # AUTOTUNED_MODE is invalid; a call reports it
             mode = "unknown"
         shown, known = "Tuned" if kind == "Decorated" else kind, len(tuner.chooser.state.choices)
         return f"{shown}({tuner.tunable.name}; configs: {configs}, choices: {known}, mode: {mode})"

@@ -13,13 +13,13 @@ from autotuned.triton_compat import kernel
 if TYPE_CHECKING:
     from autotuned.binaries import libcuda
 else:
-    libcuda = later("binaries.libcuda")  # only for tensors elsewhere
+    libcuda = later("binaries.libcuda")  # used only for tensors on other devices
 
 
 def gpu_elsewhere(arguments: Mapping[str, Any], name: str) -> int | None:
     """The GPU that holds all GPU tensors of a call; None if it is the current one or there are several.
 
-    Includes tensors in tuples and in tensor descriptors. Raises as `refuse_unreachable` if it is None.
+    Includes tensors in tuples and in tensor descriptors. If the result is None, raises as `refuse_unreachable` does.
     """
     places = {gpu_of(tensor) for tensor in _tensors(arguments.values())}
     gpus = places - {None}
@@ -34,22 +34,23 @@ def gpu_elsewhere(arguments: Mapping[str, Any], name: str) -> int | None:
 
 
 def gpu_of(tensor: Any) -> int | None:
-    """Index of a torch tensor's GPU, else None."""
+    """Index of a torch tensor's GPU; None without one."""
     try:
         device = tensor.device
         index: int | None = device.index if device.type == "cuda" else None
         return index
-    except AttributeError:  # another library's
+    except AttributeError:  # another library's tensor
         return None
 
 
 def refuse_unreachable(arguments: Mapping[str, Any], name: str) -> None:
-    """Refuse tensors that the current GPU cannot reach, as Triton's launcher would, before any launch.
+    """Refuse tensors that the current GPU cannot access, as Triton's launcher would, before any launch.
 
-    Pinned host memory and memory of peer GPUs can be reached.
+    Pinned host memory and memory of peer GPUs are accessible.
 
     Args:
-        arguments: By name, without constants. `name`: of the kernel.
+        arguments: Arguments by name, without constants.
+        name: The kernel's name.
 
     Raises:
         PlaceError: Names the argument and its device.
@@ -60,12 +61,12 @@ def refuse_unreachable(arguments: Mapping[str, Any], name: str) -> None:
             gpu = gpu_of(tensor)
             try:
                 here = kernel.current_device() if here is None else here
-            except RuntimeError:  # no driver: the launch says what is missing
+            except RuntimeError:  # no driver: the launch reports it
                 return
             if gpu == here or _is_reachable(tensor):
                 continue
             raise PlaceError(
-                f"`{name}`: expected memory that cuda:{here} can reach, got argument {argument!r} on {tensor.device}: "
+                f"`{name}`: expected memory that cuda:{here} can access, got argument {argument!r} on {tensor.device}: "
                 f"it cannot be accessed from Triton. Move it to cuda:{here}, or pin it if it is host memory.",
                 argument=argument,
                 device=str(tensor.device),
@@ -96,7 +97,7 @@ def _is_placed(kind: type) -> bool:
 
 
 def _is_reachable(tensor: Any) -> bool:
-    """Whether the driver knows the address; true without a driver."""
+    """Whether the driver knows a tensor's address; True without a driver."""
     try:
         address = tensor.data_ptr()
         return not address or libcuda.driver().address(address) is not None

@@ -1,4 +1,4 @@
-"""Register config files and, where the program trusts the folder with code, load what loads binaries ahead of calls."""
+"""Registers config files and, if their binaries are trusted, imports the modules that load binaries before a call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from autotuned._startup import imported
 from autotuned.configfiles import lookup
 
-# By first launches of binaries.
+# Modules that the first launch of a binary uses.
 _NEEDED = ("binaries.serve", "launch.bound", "launch.direct", "launch.driver_call", "resolve.first", "api.places")
 
 
@@ -18,14 +18,14 @@ def register_configs(
 ) -> None:
     """Serve the config files of an application.
 
-    The latest is searched first, and replaces an earlier one of the same folder. All come after
+    The latest registration is searched first, and replaces an earlier one of the same folder. All come after
     `AUTOTUNED_CONFIG_PATH`, and before the entry-point group `autotuned.configs` and this package's own files.
 
     Args:
         source: A package ("mypkg.tuned", read with importlib.resources, also from a zip) or a folder.
-        policy: What to do if the call matches and the context does not: one action for all axes, or actions by axis,
+        policy: What to do if the call matches but the context does not: one action for all axes, or actions by axis,
             such as `{"source": "warn", "triton": "refuse"}`; see docs/config-files.md. `{"rules":
-            autotuned.within("5%")}` lets the files' rules serve kernels without a `nearest=` of their own.
+            autotuned.within("5%")}` lets the files' rules serve kernels that have no `nearest=`.
         binaries: Whether the files' compiled kernels may be loaded: they are code that runs on the GPU.
 
     Raises:

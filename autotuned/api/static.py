@@ -1,7 +1,4 @@
-"""What type checkers see of tuned objects, since Triton is untyped and the launcher's base is chosen at import.
-
-No running program imports this file.
-"""
+"""Types of tuned objects for type checkers only: Triton is untyped, and the launcher's base is chosen at import."""
 
 from __future__ import annotations
 
@@ -15,17 +12,17 @@ Grid: TypeAlias = "tuple[Any, ...] | list[Any] | Callable[[dict[str, Any]], tupl
 
 
 class Kernel(Protocol):
-    """A Triton kernel, under heuristics or not."""
+    """A Triton kernel, with or without heuristics."""
 
     @property
     def run(self) -> Any:
-        """Launches."""
+        """Launch."""
 
     def __getitem__(self, grid: Any, /) -> Any: ...
 
 
 # A type variable for each number of positional arguments. Whole signatures do not work: overloads would give Any for
-# every function with an Any in it, and for Triton's kernels under mypy.
+# every function that has an Any, and for Triton's kernels under mypy.
 K = TypeVar("K", bound=Kernel)
 F0 = TypeVar("F0", bound=Callable[..., Any])
 F1 = TypeVar("F1", bound=Callable[Concatenate[Any, ...], Any])
@@ -56,7 +53,7 @@ class Base:
 
         Args:
             *args: The kernel's arguments.
-            grid: 1 to 3 sizes, or a callable that gets all arguments by name and returns them.
+            grid: 1 to 3 sizes, or a callable that takes all arguments by name, as one dict, and returns sizes.
             warmup: Compile only.
             **kwargs: Arguments by name, and launch options.
 
@@ -75,7 +72,7 @@ class Base:
 
 
 class Triton:
-    """Triton's part."""
+    """The part of Triton's classes that both have."""
 
     fn: Any
     arg_names: list[str]
@@ -86,7 +83,7 @@ class Triton:
         """Launch."""
 
     def warmup(self, *args: Any, grid: Grid, **kwargs: Any) -> Any:
-        """Compile every config, as Triton's `warmup` does, and launch nothing."""
+        """Compile every config, without a launch."""
 
 
 class Autotuner(Triton):

@@ -1,4 +1,4 @@
-"""Reports choices the way Triton's tuner does: its listener, its attributes, its printed lines, its error."""
+"""Reports choices as Triton's tuner does: listener, attributes, printed lines, error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def say_measured(function: str, config: Any) -> None:
 
 
 def timings(record: TuningRecord, live: Iterable[Any], kernel: str) -> dict[Any, list[float]]:
-    """A record in Triton's form: `live` config, if equal -> median, 20th and 80th percentile in ms or infinity."""
+    """A record in Triton's form: config (an equal `live` one if any) -> median, 20th, 80th percentile in ms, or inf."""
     by_identity = {configs.identity(config, kernel, opaque.spell): config for config in live}
     return {by_identity.get(timing.identity) or _config(timing.config): _times(timing) for timing in record.timings}
 
@@ -69,7 +69,7 @@ def _config(form: Mapping[str, Json]) -> Any:
 
 
 class TritonPruningError(PruningError, AutotunerError):  # type: ignore[misc]  # Triton is untyped
-    """Pruning failed; also Triton's own error for it, which callers may catch."""
+    """Pruning failed; a subclass of Triton's own error, which callers may catch."""
 
     def __init__(self, error: Exception) -> None:
         PruningError.__init__(self, str(error), **vars(error))

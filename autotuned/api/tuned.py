@@ -49,7 +49,7 @@ _native.read_grids(lambda grid: grid_program.program(grid))
 
 
 class Mirror(Choices):
-    """This process's choices in Triton's layout: writing one pins it, deleting one forgets it."""
+    """This process's choices in Triton's layout: writing a choice pins it, deleting one forgets it."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Mirror(Choices):
         self.pins: set[Any] = set()
 
     def note(self, key: Any, config: Any) -> None:
-        """Show a choice of ours, without pinning it."""
+        """Show our choice, without pinning it."""
         super().__setitem__(key, config)
 
     def __setitem__(self, key: Any, config: Any) -> None:
@@ -71,7 +71,7 @@ class Mirror(Choices):
 
 
 class Decoration(Frozen):
-    """The decorator's arguments that Triton's tuner takes too."""
+    """The decorator's arguments that Triton's tuner also takes."""
 
     names: Names
     configs: list[Any]
@@ -84,12 +84,12 @@ class Tuned(Base, Autotuner, Named):
     """A Triton kernel whose config this package chooses, stores and launches.
 
     It subclasses Triton's `Autotuner` because torch.compile, vLLM and others check with `isinstance`, and keeps its
-    attributes; `docs/migration.md` lists the differences. The launcher's base comes first: it has `run`, and in C the
-    native `[]`.
+    attributes; `docs/migration.md` lists the differences. The launcher's base comes first: it has `run`, and in C also
+    `[]`.
     """
 
     _latest_pruner = Pruner()
-    _follows_tensors = True  # launched on the GPU that all tensors lie on, whichever is current
+    _follows_tensors = True  # launches on the GPU that holds all tensors, even if another one is current
 
     def __init_subclass__(cls) -> None:
         _native.watch([cls])
@@ -100,7 +100,7 @@ class Tuned(Base, Autotuner, Named):
         given: Decoration,
         options: Callable[[Callable[[], list[Any]], Callable[[], Pruner]], Options],
     ) -> None:
-        # Plain lists always: Triton 3.9 refuses key=None, and others read these attributes.
+        # Always plain lists: Triton 3.9 refuses key=None, and others read these attributes.
         super().__init__(
             fn=tunable.fn,
             arg_names=[parameter.name for parameter in tunable.parameters],
@@ -127,10 +127,10 @@ class Tuned(Base, Autotuner, Named):
         return Tuner(tunable, options, self._note, self._pinned, self._note_written, self._use_table)
 
     def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
-        """Answer a call that C does not, and every call of the Python twin; `run` and `kernel[grid]` both end here.
+        """Answer calls that C does not, and every call of the Python twin, for both `run` and `kernel[grid]`.
 
         Args:
-            grid: 1 to 3 sizes, or a callable of all arguments by name, evaluated at every launch.
+            grid: 1 to 3 sizes, or a callable that takes all arguments by name, as one dict, called at every launch.
             warmup: Compile the chosen config, or the first one, without a launch or a search.
 
         Returns:
@@ -139,11 +139,11 @@ class Tuned(Base, Autotuner, Named):
         Raises:
             CallError: Arguments or grid are missing.
             NoDeviceError: There is no GPU, and Triton does not interpret.
-            NotTunedError, AllConfigsFailedError: As the mode says; see `docs/modes.md`.
+            NotTunedError, AllConfigsFailedError: Depending on the mode; see `docs/modes.md`.
         """
         # hot path of the Python twin
         if Autotuner.run is not _TRITON_RUN and not self._still_ours():
-            return Autotuner.run(self, *args, grid=grid, warmup=warmup, **kwargs)  # a patched `run` applies here too
+            return Autotuner.run(self, *args, grid=grid, warmup=warmup, **kwargs)  # `run` was patched
         seen, configs = self._seen, self.configs
         if configs is not seen[0] or len(configs) != seen[1]:
             self._configs_changed()
@@ -152,7 +152,7 @@ class Tuned(Base, Autotuner, Named):
         tuner = self.tuner
         try:
             values = tuner.order(*args, **kwargs)
-        except TypeError:  # not called here: Python 3.11 would turn the launch's TypeError into a KeyError
+        except TypeError:  # the miss is outside this block: Python 3.11 would turn its TypeError into a KeyError
             values, bound = (), None
         else:
             bound = tuner.launcher.find(values)
@@ -165,7 +165,7 @@ class Tuned(Base, Autotuner, Named):
 
     @staticmethod
     def _still_ours() -> bool:
-        """Whether the base class's `run` is Triton's, or the one that `install()` put in front of it."""
+        """Whether the base class's `run` is Triton's, or the one with which `install()` wraps it."""
         run = Autotuner.run
         return run is _TRITON_RUN or getattr(run, "in_front_of", None) is _TRITON_RUN
 
@@ -176,10 +176,10 @@ class Tuned(Base, Autotuner, Named):
         if gpu is None:
             return self._miss_here(args, kwargs, grid, values)
         with kernel.on_device(gpu):
-            return super().run(*args, grid=grid, **kwargs)  # where the table may know the call
+            return super().run(*args, grid=grid, **kwargs)  # that GPU's table may have the call
 
     def _place(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-        """The GPU that holds all tensors, if it is not the current one; PlaceError if that cannot reach a tensor."""
+        """The GPU that holds all tensors, if it is not the current one; PlaceError if a tensor is not accessible."""
         tunable = self.tuner.tunable
         if not isinstance(tunable, TunableKernel) or not tunable.bindable:
             return None
@@ -195,7 +195,7 @@ class Tuned(Base, Autotuner, Named):
             self._seen_keys = list(self.keys)
             self.tuner.keys_changed(self._seen_keys)
         self.nargs = dict(zip(self.arg_names, args))
-        if self.early_config_prune is not None or self.perf_model is not None:  # which may look here too
+        if self.early_config_prune is not None or self.perf_model is not None:  # these may read `nargs` too
             self.nargs = readers.Watched(self.nargs, self.tuner.chooser.seen)
         try:
             return self.tuner.miss(args, kwargs, grid, values)
@@ -206,7 +206,7 @@ class Tuned(Base, Autotuner, Named):
 
     def _compile_only(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, warmup: bool) -> Any:
         if not warmup:
-            self()  # type: ignore[operator]  # says that a grid is missing
+            self()  # type: ignore[operator]  # raises: a grid is missing
         call = self.tuner.call(args, kwargs, grid)
         config = self.tuner.chooser.without_search(call)
         return self.fn.run(*args, grid=grid, warmup=True, **call.kwargs, **config.all_kwargs())
@@ -271,7 +271,7 @@ class Tuned(Base, Autotuner, Named):
         self.restore_value[:] = names
 
     def decided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any = None) -> Any:
-        """The config for a call, remembered, stored, or searched for if a grid is given; else NotTunedError."""
+        """The known or stored config for a call, or a searched one if a grid is given; otherwise NotTunedError."""
         call = self.tuner.call(args, kwargs, grid)
         if grid is not None:
             question, choice = self.tuner.tune(call)
@@ -279,13 +279,13 @@ class Tuned(Base, Autotuner, Named):
                 return choice.config
             name, digest = self.tuner.tunable.name, question.key.digest
             raise errors.NotTunedError(
-                f"`{name}`: expected a grid that launches something, got one of no blocks: nothing can be measured.",
+                f"`{name}`: expected a grid with blocks to measure, got an empty one.",
                 kernel=name,
                 digest=digest,
             )
         return self.tuner.chooser.choose(call, self._pinned(call), mode="strict").choice.config
 
-    # -- what users ask ------------------------------------------------------------------------------------------
+    # -- queries and preparation ---------------------------------------------------------------------------------
 
     def cache_info(self) -> CacheInfo:
         """Counters of this kernel in this process."""
@@ -295,12 +295,12 @@ class Tuned(Base, Autotuner, Named):
         """Forget this process's choices and pins; records on disk stay."""
         self.cache.clear()
 
-    @cached_property  # Triton's own tuner sets it after a search: `replaced` has both
+    @cached_property  # so that it can also be set, as Triton's own tuner does after a search (`replaced` has both)
     def configs_timings(self) -> dict[Any, list[float]]:
-        """Timings behind the latest choice: config -> median, 20th and 80th percentile in milliseconds.
+        """Timings of the latest choice: config -> median, 20th and 80th percentile in milliseconds.
 
         Raises:
-            AttributeError: Nothing was measured or loaded yet; Triton's tuners lack the attribute then, too.
+            AttributeError: Nothing was measured or loaded yet; Triton's tuners also lack the attribute then.
         """
         name, choice = self.tuner.tunable.name, self._measured
         if choice is None or choice.record is None:
@@ -315,8 +315,8 @@ class Tuned(Base, Autotuner, Named):
 
         Args:
             grid: As for the call; only a search needs it.
-            search: Whether to search where nothing is stored and the mode allows it. Without, `default=` is taken, else
-                it is an error, except in the modes "serve" and "off", which take the first config.
+            search: Whether to search if nothing is stored and the mode allows it. Otherwise `default=` is used; without
+                one it is an error, except in the modes "serve" and "off", which use the first config.
 
         Raises:
             NotTunedError: Nothing is stored, and no search is allowed.
@@ -332,10 +332,11 @@ class Tuned(Base, Autotuner, Named):
         return self.tuner.prepare(self.tuner.call(args, kwargs, grid), search)
 
     def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
-        """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
-        the nearest stored key with the parts that differ. `print` it, or see `autotuned.resolve.explain.Explanation`.
+        """Explain where the choice for a call comes from, and why not from elsewhere.
 
-        Nothing is searched, measured, launched or moved; callables among the options are called as for the call.
+        Shows the key part by part, and for a miss the nearest stored key with the parts that differ. `print` it, or see
+        `autotuned.resolve.explain.Explanation`. Nothing is searched, measured, launched or moved; callables among the
+        options are called as for the call.
 
         Raises:
             CallError, ValueError: The arguments do not fit.
@@ -353,10 +354,10 @@ _native.watch([Autotuner, Tuned])
 
 
 class Decorated(Tuned):
-    """What `@autotune` returns. Unlike Triton's tuners it is callable, to say that the grid is missing."""
+    """A `Tuned` made by `@autotune`. Unlike Triton's tuners it is callable, to report that the grid is missing."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """A call without a grid: always raises CallError."""
+        """Always raises CallError: a grid is missing."""
         name = self.tuner.tunable.name
         raise errors.CallError(
             f"`{name}`: expected a grid, got none. Write kernel[grid](...), or .run(..., grid=grid).", kernel=name

@@ -1,4 +1,4 @@
-"""One choice for all ranks: a rank that has one publishes it; else one rank searches and the others wait."""
+"""One choice for all ranks: a rank that has one publishes it; otherwise one rank searches and the others wait."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
 
-VOTE_S = 5.0  # how long a rank about to search waits for one with an answer: they arrive at about the same time
+VOTE_S = 5.0  # longest wait before a search for a rank that has an answer: ranks arrive at about the same time
 
 
 class Agreement:
-    """What the ranks of a group agreed on; in force until it is closed.
+    """The agreed choices of a group's ranks, until `close()`.
 
-    The first to publish wins, by one atomic step of the group's store. A rank that has an answer never waits, one
-    without waits at most `timeout_s`. There are no collectives.
+    The first rank to publish wins, by one atomic operation of the group's store, without collectives. A rank with an
+    answer never waits; one without waits at most `timeout_s`.
     """
 
     def __init__(self, group: Ranks) -> None:
@@ -61,16 +61,16 @@ class Agreement:
             active.tell_change()
 
     def choose(self, question: Question, alone: Chooser, do_bench: Any) -> Choice:
-        """The choice of all ranks for a question.
+        """The choice of all ranks for a call.
 
         Raises:
-            SyncError: The searching rank did not finish in time, or ranks have different configs.
-            AutotunedError: What the deciding rank raised, raised on every rank.
+            SyncError: The searching rank did not finish in time, or the ranks have different configs.
+            AutotunedError: The deciding rank's error, raised on every rank.
         """
         name = _name(question)
         try:
             return self._choose(name, question, alone, do_bench)
-        except _OtherCandidatesError:  # agreed on for another call of this key: agree on these candidates too
+        except _OtherCandidatesError:  # agreed for another call with this key: agree again, for these candidates
             own = f"{name}/{digest(sorted(question.live))}"
             return self._choose(own, question.replace(narrowed=False), alone, do_bench)
 
@@ -85,7 +85,7 @@ class Agreement:
             if known is not None and alone.is_enough(known, question):
                 return self._publish(name, known, question, alone)
             if kernel.capturing() or sealing.forbids():
-                return alone.decide(question)  # may not wait, and need not agree
+                return alone.decide(question)  # it must not wait
             return self._search(name, question, alone, isinstance(do_bench, FixedLaunches))
         return self._take(name, said, question, alone)
 
@@ -95,7 +95,7 @@ class Agreement:
         log.warning("`%s` key %s: this rank may choose another config than the others.", key.kernel, key.digest[:12])
 
     def _names(self) -> list[str]:
-        """What this thread is deciding."""
+        """Names of the choices that this thread is making."""
         names: list[str] = self._deciding.__dict__.setdefault("names", [])
         return names
 
@@ -106,7 +106,7 @@ class Agreement:
     # -- searching -----------------------------------------------------------------------------------------------
 
     def _search(self, name: str, question: Question, alone: Chooser, together: bool) -> Choice:
-        """Vote; the first voter decides once all have voted or time is up, the others wait for it."""
+        """Vote; the first voter decides once all have voted or time is up, and the others wait for it."""
         is_first = self._vote(name, question)
         if together:
             return self._decide(name, question, alone, lambda: self._measure_together(name, question, alone))
@@ -121,8 +121,8 @@ class Agreement:
         return self._take(name, said, question, alone)
 
     def _vote(self, name: str, question: Question) -> bool:
-        """Publish once that this rank has no answer; whether it was the first to."""
-        if name in self._voted:  # another thread of this rank has voted, and decides if it was first
+        """Publish once that this rank has no answer; returns whether it was the first."""
+        if name in self._voted:  # another thread of this rank voted, and decides if it was first
             return False
         self._voted.add(name)
         self._ranks.publish(f"{name}/candidates/{self._ranks.rank}", digest(sorted(question.live)))
@@ -142,9 +142,9 @@ class Agreement:
         return None if text is None else disk.parse_json(text)
 
     def _gather(self, name: str, question: Question) -> None:
-        """Wait until every rank is here with the same candidates, since they launch each one together."""
+        """Wait until every rank is here with the same candidates: ranks launch each candidate together."""
         self._wait(name, self._ranks.timeout_s, "all ranks, to measure together", self._all_voted(name))
-        # Atomic: a rank that arrives as another gives up must not begin without it.
+        # Atomic: a rank that arrives while another gives up must not begin without it.
         if self._ranks.publish(f"{name}/together", "yes" if self._all_voted(name)() else "no") == "no":
             raise self._too_late(question, "some rank did not call the kernel")
         found = {self._ranks.read(f"{name}/candidates/{rank}") for rank in range(self._ranks.size)}
@@ -156,11 +156,11 @@ class Agreement:
             )
 
     def _decide(self, name: str, question: Question, alone: Chooser, how: Callable[[], Choice]) -> Choice:
-        """Find the choice for all ranks and publish it, or the error."""
+        """Make the choice for all ranks and publish it, or the error."""
         self._names().append(name)
         try:
             choice = how()
-        except BaseException as error:  # Ctrl-C too: the others must not wait in vain
+        except BaseException as error:  # also Ctrl-C: the others must not wait in vain
             said = _failure(error, self._ranks.rank)
             if self._ranks.publish(name, disk.text(said)) == disk.text(said) or not isinstance(error, Exception):
                 raise
@@ -171,9 +171,9 @@ class Agreement:
         return self._take(name, self._heard(name), question, alone)
 
     def _measure_together(self, name: str, question: Question, alone: Chooser) -> Choice:
-        """Search on every rank at once; each config is as fast as on its slowest rank."""
+        """Search on every rank at once; a config's time is that of its slowest rank."""
         self._gather(name, question)
-        found = alone.decide(question.replace(force=True))  # nothing remembered: all must launch the same configs
+        found = alone.decide(question.replace(force=True))  # ignores earlier results: all must launch the same configs
         assert found.record is not None
         mine = f"{name}/record/{self._ranks.rank}"
         self._ranks.publish(mine, disk.text(record.dump(found.record)))
@@ -183,7 +183,7 @@ class Agreement:
                 f"{name}/record/{rank}", self._ranks.timeout_s, lambda: "the times of all ranks",
                 enough=lambda: "error" in (self._heard(name) or {}),
             )  # fmt: skip
-            if text is None:  # too late, or a rank published an error, which all raise
+            if text is None:  # timed out, or a rank published an error, which all raise
                 raise self._too_late(question, f"rank {rank} did not finish measuring")
             records.append(record.load(disk.parse_json(text)))
         merged = slowest(records, question.live)
@@ -205,12 +205,12 @@ class Agreement:
     # -- comparing -----------------------------------------------------------------------------------------------
 
     def compare(self) -> None:
-        """Fail on every rank if two ranks use different configs for a call; each must call it at the same point.
+        """Fail on every rank if two ranks use different configs for a call; every rank must call it at the same point.
 
-        Compares all choices so far for the calls that each rank has met; untuned configs do not count.
+        Compares all choices that the ranks have made so far; untuned configs do not count.
 
         Raises:
-            SyncError: Two differ, naming the first such key; or a rank did not call it in time.
+            SyncError: Two ranks differ (it names the first such key), or a rank did not call this in time.
         """
         self._compared += 1
         place, mine = f"choices/{self._compared}", tuner.choices()
@@ -240,7 +240,7 @@ class Agreement:
     # -- newer choices -------------------------------------------------------------------------------------------
 
     def proposals(self, mine: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Newer choices that ranks have found, by digest; the lowest rank's if several found one.
+        """The ranks' newer choices, by digest; the lowest rank's if several have one.
 
         Raises:
             SyncError: A rank did not call `autotuned.refresh()` in time.
@@ -253,10 +253,10 @@ class Agreement:
         return found
 
     def all_ready(self, agreed: Mapping[str, Json], impossible: Collection[str]) -> Collection[str]:
-        """Digests of the keys whose newer choice every rank has ready; all ranks use it from now on.
+        """Digests of keys whose newer choice is ready on every rank; all ranks use it from now on.
 
         Raises:
-            SyncError: A rank did not get here in time.
+            SyncError: A rank did not arrive in time.
         """
         without = {digest_ for theirs in self._gathered("without", sorted(impossible)) for digest_ in theirs}
         together = agreed.keys() - without
@@ -264,7 +264,7 @@ class Agreement:
         return together
 
     def _gathered(self, what: str, mine: Json) -> list[Json]:
-        """What each rank says at this refresh, in order of ranks."""
+        """Each rank's contribution to this refresh, by rank."""
         said = list(self._of_all(f"refresh/{self._refreshed}/{what}", mine, "rank {}, to refresh together"))
         if None in said:
             raise SyncError(
@@ -276,7 +276,7 @@ class Agreement:
         return said
 
     def _of_all(self, place: str, mine: Json, what: str) -> Iterator[Json]:
-        """Publish something and yield that of each rank in order; None if it is not there in time."""
+        """Publish a value and yield every rank's in order; None if it does not arrive in time."""
         self._ranks.publish(f"{place}/{self._ranks.rank}", disk.text(mine))
         for rank in range(self._ranks.size):
             yield self._wait(f"{place}/{rank}", self._ranks.timeout_s, what.format(rank))
@@ -284,7 +284,7 @@ class Agreement:
     # -- messages ------------------------------------------------------------------------------------------------
 
     def _publish(self, name: str, choice: Choice, question: Question, alone: Chooser) -> Choice:
-        """Publish a choice; returns it, or the one that another rank published before."""
+        """Publish a choice; returns it, or another rank's earlier one."""
         text = disk.text(_success(choice, question, self._ranks.rank))
         held = self._ranks.publish(name, text)
         if held != text:
@@ -298,7 +298,7 @@ class Agreement:
         self._agreed[name] = {**said, "record": None}
 
     def _take(self, name: str, said: Json, question: Question, alone: Chooser) -> Choice:
-        """The choice that another rank, or this one before, has published."""
+        """The choice from a published message."""
         self._remember(name, said)
         if "error" in said:
             raise _error_of(said, question)
@@ -334,8 +334,7 @@ def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:
 
 
 def _name(question: Question) -> str:
-    """Under which ranks agree: a key, and the conditions of measurement."""
-    # Digests keep the messages short.
+    """The name under which ranks agree: a key and the conditions of measurement, as short digests."""
     asked = digest([question.key.text, question.needed.to_json()])
     return f"{question.key.digest}/{asked}/{question.mode}"
 
@@ -346,7 +345,7 @@ def _failure(error: BaseException, rank: int) -> dict[str, Json]:
 
 
 def _error_of(said: Json, question: Question) -> AutotunedError:
-    """What the deciding rank raised, so that handlers do the same on all ranks."""
+    """The deciding rank's error, of the same class, so that handlers do the same on all ranks."""
     kind = getattr(errors, said["error"], None)
     message = f"{said['message']} (said by rank {said['rank']}, which decides for all)"
     if isinstance(kind, type) and issubclass(kind, AutotunedError):
@@ -356,7 +355,7 @@ def _error_of(said: Json, question: Question) -> AutotunedError:
 
 
 def slowest(records: list[TuningRecord], live: Mapping[str, Any]) -> TuningRecord:
-    """One record of several ranks: each config as slow as on its slowest rank, failed if it failed on one.
+    """Merge the ranks' records: a config's time is that of its slowest rank, and it fails if it failed on any.
 
     Raises:
         AllConfigsFailedError: No config ran on every rank.
@@ -388,16 +387,16 @@ def _slowest_timing(identity: str, records: list[TuningRecord]) -> Timing:
 def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
     """Make all ranks of a process group choose the same config for the same call, from now on.
 
-    At a miss one rank searches and the others wait for its choice; a rank that has one publishes it and continues. They
-    use the group's store, without collectives, and a hit costs nothing. Every rank of the group must call this equally
-    often. It replaces the file lock between processes.
+    At a miss one rank searches and the others wait for its choice; a rank that has one publishes it and continues.
+    Ranks communicate through the group's store, without collectives; a hit costs nothing. Every rank of the group must
+    call this equally often. It replaces the file lock between processes.
 
     Args:
         group: A `torch.distributed` process group; None for the default one.
-        timeout_s: How long a rank waits for the searching one, in seconds.
+        timeout_s: Longest wait for the searching rank, in seconds.
 
     Returns:
-        What ends it: call its `.close()`, or use it in a `with` statement.
+        The agreement; `.close()` or the end of a `with` block ends it.
 
     Raises:
         SyncError: There is no process group, or this process is not in it.
@@ -411,7 +410,7 @@ def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
 
 
 def _after_fork_in_child() -> None:
-    """A forked child is not a rank: it chooses alone and leaves the rank's store connection alone."""
+    """A forked child is not a rank: it chooses alone and does not use the rank's connection."""
     active.agreements.clear()
 
 

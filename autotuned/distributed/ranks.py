@@ -1,4 +1,4 @@
-"""How the ranks of a torch.distributed group talk about choices: through the group's store, without collectives."""
+"""How ranks of a torch.distributed group exchange choices: through the group's store, without collectives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _opened: dict[str, int] = {}  # by group: number of agreements so far; each uses
 class Ranks:
     """The ranks of a group, and the store they share.
 
-    The store is polled: a blocking wait would block all users of its connection and ignore our time limit.
+    It is polled: a blocking wait would block all users of its connection and ignore our time limit.
 
     Args:
         store: A `torch.distributed.Store`.
@@ -33,12 +33,12 @@ class Ranks:
         self._store, self._prefix = store, prefix
 
     def read(self, name: str) -> str | None:
-        """What was published under a name, or None."""
+        """The text published under a name, or None."""
         key = self._key(name)
         return str(self._ask("get", key).decode()) if self._ask("check", [key]) else None
 
     def publish(self, name: str, text: str) -> str:
-        """Publish unless another rank did; returns what all ranks read."""
+        """Publish a text unless another rank did; returns the text that all ranks read."""
         return str(self._ask("compare_set", self._key(name), "", text).decode())
 
     def count(self, name: str, more: int = 1) -> int:
@@ -48,9 +48,9 @@ class Ranks:
     def wait(
         self, name: str, limit_s: float, what: Callable[[], str], enough: Callable[[], bool] = lambda: False
     ) -> str | None:
-        """What is published under a name; None after `limit_s` seconds or once `enough` is true.
+        """Wait for the text under a name; None after `limit_s` seconds or once `enough` is true.
 
-        Logs after `MESSAGE_AFTER_S` for `what` it waits.
+        Logs `what` it waits for after `MESSAGE_AFTER_S`.
         """
         start, pause_s, is_said = time.monotonic(), _FIRST_POLL_S, False
         while (found := self.read(name)) is None and not enough():
@@ -73,8 +73,8 @@ class Ranks:
         except RuntimeError as error:  # from torch, if the rank that holds the store has ended
             raise SyncError(
                 f"sync: rank {self.rank} expected an answer from its process group's store, got "
-                f"{_first_line(error)!r}. Did the rank that holds it end? Call .close() on what autotuned.sync "
-                "returned to choose alone.",
+                f"{_first_line(error)!r}. Did the rank that holds it end? Call .close() on the result of "
+                "autotuned.sync to choose alone.",
                 kernel="",
             ) from error
 

@@ -1,1 +1,1 @@
-"""When two calls are the same: keys, of a call, its tensors and the kernel's source; `key.py` first."""
+"""Keys, which decide when two calls are the same: of call, tensors and the kernel's source; `key.py` first."""

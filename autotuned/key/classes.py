@@ -1,4 +1,4 @@
-"""The part of a class that counts in a fingerprint: methods and data, except what Python or its methods put there."""
+"""The members of a class that a fingerprint covers: methods and data, except those set by Python or its methods."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from autotuned.key import naming
 from autotuned.key.reach import stored
 from autotuned.key.source_text import Body, tree
 
-# Names that Python, `abc`, `copy`, `dataclasses` and `typing` derive from the rest, some only when an object is copied;
-# they differ between Python versions.
+# Names that Python, `abc`, `copy`, `dataclasses` and `typing` derive from other members, some only when an object is
+# copied; they differ between Python versions.
 _MADE = frozenset((
     "__module__", "__dict__", "__weakref__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__classdictcell__",
@@ -100,6 +100,7 @@ def set_by_methods(kind: type, package: str | None, on_class: bool = False) -> s
     """Attributes that methods set after construction, such as counters and caches: state, not value.
 
     Args:
+        kind: The class.
         package: Only methods of this package count: others are not in the fingerprint.
         on_class: For attributes of the class itself: `self.a = 1` leaves its `a` unchanged, `self.a[0] = 1` does not.
     """

@@ -29,7 +29,7 @@ _CONSTEXPR = "triton.language.core.constexpr"
 
 
 class ExactWalk(Walk):
-    """Record everything that machine code may depend on; `Walk` records what a choice depends on."""
+    """Records everything that machine code may depend on; `Walk` records what a choice depends on."""
 
     _most, _sorts = 10_000, False
 
@@ -85,7 +85,7 @@ class Exact:
         return self._known.value() + self.more()
 
     def more(self) -> str:
-        """A second fingerprint, after a "+", if the first omits something; else nothing."""
+        """A second fingerprint after a "+" if the first omits something, otherwise ""."""
         self._known.value()  # refreshes it
         return f"+{self._exact.value()}" if self._known.is_blurred else ""
 

@@ -1,4 +1,4 @@
-"""Take apart values that typed JSON does not know: a name for their kind, plain data, and the values they contain."""
+"""Takes apart values that typed JSON does not support: a name for their kind, plain data, and the values inside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from autotuned._startup import Frozen
 from autotuned.typed_json import Json, is_numpy_scalar, type_name
 
-LIMIT_BYTES = 1 << 26  # larger arrays take more than 50 ms to hash; their choice is kept in memory only
+LIMIT_BYTES = 1 << 26  # larger arrays take over 50 ms to hash; their choice is kept in memory only
 
 
 class Held(Frozen):
@@ -20,8 +20,8 @@ class Held(Frozen):
 
     kind: Any  # its class, or a name for it
     data: Json = None  # its plain data
-    parts: tuple[tuple[str, Any], ...] = ()  # named values it contains, in an order that depends only on the values
-    state: Mapping[str, Any] | None = None  # its attributes, if they count
+    parts: tuple[tuple[str, Any], ...] = ()  # the named values inside, in an order that depends only on the values
+    state: Mapping[str, Any] | None = None  # its attributes, if they matter
 
 
 def taken_apart(value: Any) -> Held | None:
@@ -117,7 +117,7 @@ _WAYS: list[tuple[Callable[[Any], bool], Callable[[Any], Held | None]]] = [
     (_named("torch._ops.OpOverload", "torch._ops.OpOverloadPacket"), lambda v: Held("operator", str(v))),
     (_named("_struct.Struct"), lambda v: Held("Struct", v.format)),
     (_derives("logging.Logger"), lambda v: Held("Logger", v.name)),
-    (_derives("_io._IOBase"), _by_name),  # an open file, such as a standard stream, belongs to its process
+    (_derives("_io._IOBase"), _by_name),  # an open file, such as a standard stream, is specific to a process
     # A random number generator changes with each use.
     (_derives("random.Random", "numpy.random.mtrand.RandomState", "numpy.random._generator.Generator",
               "numpy.random.bit_generator.BitGenerator", "torch._C.Generator"), _by_name),
@@ -151,7 +151,7 @@ def _reduced(value: Any) -> Held | None:
         elif len(arguments) > 1:
             parts.append(("from", tuple(arguments[1:])))
         parts += [(name, list(found)) for name, found in (("items", items), ("pairs", pairs)) if found is not None]
-    except Exception:  # it cannot be pickled, for whatever reason: identified by object
+    except Exception:  # it cannot be pickled, so it is identified by object
         return None
     fields = _fields(state)
     if fields is None:
@@ -161,7 +161,7 @@ def _reduced(value: Any) -> Held | None:
 
 
 def _fields(state: Any) -> Mapping[str, Any] | None:
-    """The attributes in a pickle state as `object` makes it, a dict or (dict, slots); None for other states."""
+    """The attributes in a pickle state in the form of `object`, a dict or (dict, slots); None for other forms."""
     if state is None:
         return {}
     attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)

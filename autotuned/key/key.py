@@ -1,4 +1,4 @@
-"""Keys, which decide whether calls are the same: named parts, tensors by dtype, sizes and stride pattern, a digest."""
+"""Keys: named parts of a call and its context, tensors by dtype, sizes and stride pattern, and a digest."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from autotuned.typed_json import (
 
 T = TypeVar("T")
 _WIDEST = 1 << WIDE - 1  # smaller integers are plain JSON
-CLASSES = 4096  # to remember facts about
+CLASSES = 4096  # most classes in the cache of `by_class`
 
 
 def by_class(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Cache a function's results for classes without keeping them alive: methods of a local class may hold tensors."""
+    """Cache a function's results for classes, without keeping the classes alive: a local class may hold tensors."""
     answers = _Answers(function)
     return lambda kind: answers[ref(kind)]
 
@@ -67,7 +67,7 @@ class Key(Frozen):
         return f"Key({self.kernel!r}, {self.call!r}, {self.context!r})"
 
     def __eq__(self, other: object) -> bool:
-        # Not by fields, since 1 == True in Python; nor by digest, as files found by digest are verified this way.
+        # Not by fields, since 1 == True in Python; nor by digest, since this verifies files found by digest.
         return self.text == other.text if isinstance(other, Key) else NotImplemented
 
     def __hash__(self) -> int:
@@ -78,7 +78,7 @@ class Key(Frozen):
         """Canonical text of kernel name, call part and context part."""
         call = object_text({name: _field_text(part) for name, part in self.call.items()})
         context = self.context_text or canonical(self.context)
-        # As `canonical` would write the three in one object; the context's text is long and mostly cached.
+        # Equals `canonical` of one object with all three; the context's text is long and mostly cached.
         return f'{{"call":{call},"context":{context},"kernel":{quoted(self.kernel)}}}'
 
     @once
@@ -103,10 +103,10 @@ class KeySpec(Frozen):
     functions: Mapping[str, Callable[[Mapping[str, Any]], Any]] = MappingProxyType({})  # of the bound arguments
     buckets: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})  # for a value, or each size of a tensor
     constexprs: frozenset[str] = frozenset()  # compiled in, so always in the key if passed by the caller
-    exact: frozenset[str] = frozenset()  # for launch tables only: count by exact value, shape and strides
+    exact: frozenset[str] = frozenset()  # for launch tables only: they enter by exact value, shape and strides
 
     def exactly(self, names: Iterable[str]) -> KeySpec:
-        """A copy in which some arguments count exactly."""
+        """A copy in which some arguments enter exactly."""
         exact = frozenset(names)
         buckets = {name: bucket for name, bucket in self.buckets.items() if name not in exact}
         return self.replace(exact=exact, buckets=buckets) if exact else self
@@ -132,8 +132,11 @@ def call_part(
     """The call part of a key.
 
     Args:
+        spec: Which parts of the call enter.
         arguments: All bound arguments that are not tuned, by name, with defaults.
         options: Launch options of the call, such as `num_warps`.
+        kernel: The kernel's name, for errors.
+        fallback: Gives the JSON of other values.
 
     Raises:
         EncodingError: A value in the key has no JSON form and there is no `fallback`.
@@ -166,7 +169,7 @@ def _add_argument(
         part["none"].append(path)
     elif is_tensor(value):
         part["tensors"][path] = _tensor_part(value, spec, name)
-    elif is_descriptor(value):  # not by block_shape, which tuned hooks set
+    elif is_descriptor(value):  # without block_shape, which tuned hooks set
         part["tensors"][path] = _part(value.base.dtype, value.shape, value.strides, spec, name)
     elif isinstance(value, tuple) and name not in spec.constexprs:
         if path.count("[") >= DEPTH:
@@ -261,7 +264,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_tensor_by_attributes(value: Any) -> bool:
-    """Whether instance attributes supply those of a tensor that the class lacks; calls no property."""
+    """Whether instance attributes supply the attributes of a tensor that the class lacks; calls no property."""
     kind: Any = type(value)
     if not kind.__dictoffset__ or issubclass(kind, (tuple, type)):
         return False
@@ -288,7 +291,7 @@ def _says_all(kind: type) -> bool:
 
 @by_class
 def is_tensor_type(kind: type) -> bool:
-    """Whether all values of a type are tensors: 0.1 us instead of 0.8 for checking the value (tests/bench/key.py)."""
+    """Whether all values of a type are tensors: 0.1 us, where checking the value takes 0.8 us (tests/bench/key.py)."""
     has_layout = hasattr(kind, "shape") and (hasattr(kind, "stride") or hasattr(kind, "strides"))
     is_scalar = any(base.__module__ == "numpy" and base.__qualname__ == "generic" for base in kind.__mro__)
     is_one = has_layout and hasattr(kind, "dtype") and not is_scalar and not issubclass(kind, tuple)
@@ -297,7 +300,7 @@ def is_tensor_type(kind: type) -> bool:
     return is_one
 
 
-TENSORS: set[type] = set()  # of torch's own, which live as long as the process: known without a call
+TENSORS: set[type] = set()  # torch's own tensor types, which are never freed: recognized without a call
 
 
 def strides_of(tensor: Any) -> tuple[int, ...]:
@@ -321,7 +324,7 @@ def stride_pattern(shape: Sequence[int], strides: Sequence[int]) -> str:
     Strides of size-1 dimensions and of empty tensors are arbitrary and differ between libraries, so they count as in a
     contiguous tensor: a batch of one and a batch of many share a pattern.
 
-    A launch table's signature must be at least as fine: change `stride_pattern` in launch/c/signature.h and
+    A launch table's signature must distinguish at least as much: change `stride_pattern` in launch/c/signature.h and
     `_layout_words` in launch/table.py together with this.
     """
     empty = 0 in shape
@@ -354,7 +357,7 @@ def dtypes_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def load_key(kernel: Json, call: Json, context: Json) -> Key:
-    """The key stored in a file, with types checked wherever code walks into it; RecordError names the wrong field."""
+    """The key stored in a file, with checked types; RecordError names the wrong field."""
     check_call(call, "key.call")
     typed(context, dict, "key.context")
     check_device(context.get("device"), "key.context.device")

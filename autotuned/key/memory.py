@@ -1,4 +1,4 @@
-"""Tensors in values, however deep, found without running user code; their memory, their GPU, and which share it."""
+"""Finds the tensors in values at any depth, without running user code; their memory, GPU and aliases."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from autotuned.errors import CallError
 from autotuned.key.key import PLAIN, by_class, is_tensor_by_attributes, is_tensor_type, strides_of
 
-LIMIT = 100_000  # opened objects per value: anything larger is a program's whole state
-NEAR, FIRST = 32, 64  # limits on the path of a hit: objects to open, and items of each to visit
+LIMIT = 100_000  # objects to open per value: a larger one reaches a program's whole state
+NEAR, FIRST = 32, 64  # limits for a hit: objects to open, and items of each to visit
 # Not opened, since they reach the whole program: globals, all of logging, every kernel's cache.
 _CLOSED = (
     type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type, types.ModuleType, types.CodeType,
@@ -31,8 +31,8 @@ _CUT = object()
 def tensors(value: Any) -> list[Any]:
     """Each tensor that a value is or contains, once, in container order.
 
-    Includes arrays of objects and the tensors in them. For `triton.reinterpret`, whose result cannot be
-    copied, it is the tensor inside.
+    Includes arrays of objects and the tensors in them. A result of `triton.reinterpret`, which cannot be copied, gives
+    the tensor inside.
     """
     return [tensor for tensor in _walk(value, deque.pop, LIMIT, sys.maxsize) if tensor is not _CUT]
 
@@ -51,7 +51,7 @@ def _walk(value: Any, take: Callable[[deque[Any]], Any], limit: int, first: int)
     """
     kind = _kind(type(value))
     waiting = deque(() if kind.is_closed else ((value, kind),))
-    seen = {id(value): value}  # holds objects, so that ids stay unique
+    seen = {id(value): value}  # keeps objects alive, so that ids stay unique
     for _ in range(limit):
         if not waiting:
             return
@@ -73,11 +73,11 @@ def _walk(value: Any, take: Callable[[deque[Any]], Any], limit: int, first: int)
 
 
 class _Kind(NamedTuple):
-    """How the walk treats a class: whether it ends there, and `parts(value, first)`, at least the first ones."""
+    """How the walk treats a class: whether it ends there, and `parts(value, first)`: at least the first parts."""
 
     is_closed: bool
     is_tensor: bool
-    is_written_to: bool  # an array if instance attributes supply what is missing
+    is_written_to: bool  # a tensor if instance attributes supply those that the class lacks
     has_size: bool
     parts: Callable[[Any, int], Iterable[Any]]
 
@@ -116,9 +116,9 @@ def holds_objects(tensor: Any) -> bool:
 
 
 def _opener(kind: Any) -> Callable[[Any, int], Iterable[Any]]:
-    """The function listing (at least the first) objects inside a value of a type.
+    """The function that lists the objects inside a value of a type, or at least the first.
 
-    By default the garbage collector is asked, which finds attributes, slots, a partial's arguments, a method's object
+    By default the garbage collector lists them: it finds attributes, slots, a partial's arguments, a method's object
     and an iterator's rest without calling properties, `__getattr__` or `__iter__`.
     """
     if is_tensor_type(kind):
@@ -195,7 +195,7 @@ _OPENERS: tuple[tuple[Any, Callable[[Any, int], Iterable[Any]]], ...] = (
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """The tensors that an argument is or contains, each with the argument's name.
 
-    An array of objects stands for the tensors in it, and is yielded itself only if it contains none.
+    For an array of objects these are the tensors in it; if there is none, the array itself.
     """
     if type(value) in PLAIN:
         return
@@ -212,7 +212,7 @@ def _is_plain_array(value: Any) -> bool:
 def refuse_without_tensor(arguments: Mapping[str, Any], lists: Mapping[str, Iterable[str]], kernel: str) -> None:
     """Raise CallError if a listed argument neither is nor contains a tensor; None and containers of None are allowed.
 
-    `lists` has argument names by the option that lists them.
+    `lists` maps options to the argument names that they list.
     """
     for label, names in lists.items():
         for name in names:
@@ -242,7 +242,7 @@ def gpu_of(value: Any) -> int | None:
 def gpu_within(value: Any) -> int | None:
     """The same, for an argument that is not itself a plain array.
 
-    Large values are searched only near their root, breadth first: launches ask this on every call.
+    Large values are searched only near their root, breadth first, since launches do this on every call.
     """
     for array in _walk(value, deque.popleft, NEAR, FIRST):
         if array is not _CUT and (index := _gpu_index(array)) is not None:
@@ -303,9 +303,9 @@ def _overlaps_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _merged(shape: Iterable[int], strides: Iterable[int]) -> tuple[list[int], list[int]]:
-    """Sizes and strides reaching the same elements; a dimension whose steps fall on those of another one lengthens it.
+    """Sizes and strides that reach the same elements; overlapping dimensions merge if one stride divides the other.
 
-    If steps do not divide each other an element may still appear several times, with the same bits.
+    Otherwise an element may still appear several times, with the same bits.
     """
     merged: list[tuple[int, int]] = []
     for stride, size in sorted(zip(strides, shape)):

@@ -1,4 +1,4 @@
-"""Where a function comes from, and its name, which is the same in every process."""
+"""Where a function comes from, and its process-independent name."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from autotuned.key.source_text import Body, text
 
 BY_PATH_PREFIX = "autotuned_target_"
 _SCRIPTS = ("__main__", "__mp_main__")  # the second with `multiprocessing`'s "spawn" and "forkserver"
-# Patterns are compiled when they are needed: each takes 0.1 to 0.2 ms at process start.
+# Patterns are compiled on use: each would take 0.1 to 0.2 ms at process start.
 _HEX = frozenset("0123456789abcdef")
 
 
 def public_name(body: Body) -> str:
     """`module.qualname`, the same in every process.
 
-    The module is the one by which Python would import the file, else derived from the packages around it: scripts,
-    spawned processes and files loaded by path keep the name. In a notebook it is the notebook's name, or "notebook".
-    Other code without a file, or in a temporary file, is named by its text: `source_<hash>.qualname`.
+    The module is the name under which Python would import the file, otherwise derived from the packages around it, so
+    that scripts, spawned processes and files loaded by path keep the name. In a notebook it is the notebook's name, or
+    "notebook". Other code without a file, or in a temporary file, is named by its text: `source_<hash>.qualname`.
     """
     home = module_of(body.function)
     if not home:
@@ -44,14 +44,14 @@ def _is_script(module: str) -> bool:
 
 
 def file_of(function: FunctionType) -> str:
-    """The file of a function's module; else what its code object says, such as "<string>"."""
+    """The file of a function's code if it exists, otherwise its module's file, or a name such as "<string>"."""
     code = function.__code__.co_filename
     module = function.__globals__.get("__file__")
     return code if os.path.isfile(code) or not isinstance(module, str) else module
 
 
 def module_of(function: FunctionType) -> str | None:
-    """The name of a function's module that is valid in every process, or None."""
+    """The process-independent name of a function's module, or None."""
     code = function.__code__.co_filename
     if _is_cell(code):
         return _notebook(function.__globals__)
@@ -59,7 +59,7 @@ def module_of(function: FunctionType) -> str | None:
 
 
 def _is_cell(file: str) -> bool:
-    """Whether a file name is that of interactive code: Jupyter, IPython, marimo, Python from 3.13 on, and earlier."""
+    """Whether a file name belongs to interactive code: of Jupyter, IPython, marimo or Python."""
     if file.startswith(("<ipython-input-", "<python-input-", "<stdin>")) or "__marimo__cell_" in file:
         return True
     return "ipykernel_" in file and re.search(r"[/\\]ipykernel_\d+[/\\]", file) is not None
@@ -94,7 +94,7 @@ def home_of(module: str) -> str:
 
 
 def package_of_code(value: Any) -> str:
-    """The package a value's code belongs to; wrappers from other packages are looked through."""
+    """The package that a value's code belongs to, ignoring wrappers from other packages."""
     function = None if isinstance(value, type) else python_function(value)
     for _ in range(32):
         wrapped = getattr(function, "__wrapped__", None)
@@ -106,22 +106,22 @@ def package_of_code(value: Any) -> str:
     kind = value if isinstance(value, type) else type(value)
     top = kind.__module__.partition(".")[0]
     if is_toolchain(top) or top in sys.stdlib_module_names:
-        return ""  # versioned, and its methods reach half of torch
+        return ""  # versioned, and its methods would reach half of torch
     return package_of_class(kind) or ""
 
 
 def package_of(function: FunctionType) -> str:
-    """The package a function belongs to; a wrapper belongs to its own package, whatever `__module__` says."""
+    """The package that a function belongs to; for a wrapper its own, whatever `__module__` says."""
     return _package(str(function.__globals__.get("__name__", function.__module__)), file_of(function))
 
 
 def package_of_module(module: ModuleType) -> str:
-    """The package a module belongs to."""
+    """The package that a module belongs to."""
     return _package(module.__name__, getattr(module, "__file__", None) or "")
 
 
 def package_of_class(kind: type) -> str | None:
-    """The package a class belongs to; None without methods if its module is not loaded."""
+    """The package that a class belongs to; None if it has no methods and its module is not loaded."""
     functions = (value for value in vars(kind).values() if isinstance(value, FunctionType))
     own = next((one for one in functions if one.__globals__.get("__name__") == kind.__module__), None)
     if own is not None:
@@ -132,7 +132,7 @@ def package_of_class(kind: type) -> str | None:
 
 @lru_cache(4096)
 def _package(module: str, file: str) -> str:
-    """The top-level package, else the file's folder, else the module if there is no file."""
+    """The top-level package, otherwise the file's folder, or the module if there is no file."""
     path = Path(file)
     name = (_module(module, file, file) or module_name(path)) if file else ""
     top, is_inside, _ = name.partition(".")
@@ -142,7 +142,7 @@ def _package(module: str, file: str) -> str:
 
 
 def module_name(path: Path) -> str:
-    """The dotted name by which the file at `path` would be imported."""
+    """The dotted name under which the file at `path` would be imported."""
     parts = [] if path.stem == "__init__" else [path.stem]
     folder = path.parent
     while (folder / "__init__.py").is_file() and folder.name:
@@ -183,7 +183,7 @@ def _is_random(word: str) -> bool:
 def _gives(name: str, file: str) -> bool:
     """Whether importing `name` would load the file; imports nothing.
 
-    Not by `importlib.util.find_spec`, which for loaded modules repeats what the module itself says.
+    `importlib.util.find_spec` would return a loaded module's own `__spec__`.
     """
     places: Any = None
     origin = None

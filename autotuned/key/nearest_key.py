@@ -1,4 +1,4 @@
-"""The distance between two calls, and the stored key of a kernel nearest to a given one.
+"""The distance between two calls, and the stored key nearest to a given one.
 
 Used for messages, for `nearest=`, and to order earlier winners in a search.
 """
@@ -15,10 +15,10 @@ from autotuned._startup import Frozen
 from autotuned.key.key import Key
 from autotuned.typed_json import Json, canonical
 
-OTHER = 8.0  # octaves for each differing part that is not a size: like a size ratio of 256
+OTHER = 8.0  # octaves for each differing part that is not a size: the same as a size ratio of 256
 _SIZE = 0.5  # replaces a size in an outline; keys contain no such number
 Sizes = tuple[tuple[int, ...], ...]
-Rank = tuple[bool, float, int]  # whether the calls differ, how far the keys are apart, which of the list
+Rank = tuple[bool, float, int]  # whether the calls differ, the distance of the keys, the index in the list
 
 
 def octaves_between(ours: Iterable[int], theirs: Iterable[int], other_parts: int = 0) -> float:
@@ -42,9 +42,9 @@ def octave(size: int) -> float:
 class Outline(Frozen):
     """A key without its sizes, shared by many keys of a kernel."""
 
-    text: str  # canonical text, including `places`
-    data: Json  # the same as JSON
-    places: tuple[tuple[str, int], ...]  # where in the call the removed sizes were, and how many at each place
+    text: str  # canonical text of `data` and `places`
+    data: Json  # call and context without sizes
+    places: tuple[tuple[str, int], ...]  # the paths of removed sizes in the call, and their number at each
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -56,11 +56,11 @@ class Outline(Frozen):
 class Apart(Frozen):
     """How two outlines differ."""
 
-    call: bool  # whether in the call
-    count: int  # in how many parts
-    mine: tuple[int, ...]  # which sizes correspond to `theirs`
+    call: bool  # whether the calls differ
+    count: int  # number of differing parts
+    mine: tuple[int, ...]  # indices of the places that correspond to `theirs`
     theirs: tuple[int, ...]
-    whole: bool  # whether these are all sizes of both
+    whole: bool  # whether these are all places of both
 
     def least(self, octaves: float = 0.0) -> tuple[bool, float]:
         """The smallest possible rank of keys with these outlines whose sums of logarithms differ by `octaves`."""
@@ -100,7 +100,7 @@ class Group:
 class Alike:
     """Keys to search for the nearest one: prepared once, queried often.
 
-    The nearest key has the same call if any has, then the least distance, then the lowest index.
+    The nearest key has the same call if any has, then the smallest distance, then the lowest index.
     """
 
     keys: Iterable[Key]
@@ -162,7 +162,7 @@ def _outlined(key: Key) -> tuple[Outline, Sizes]:
     sizes: dict[str, tuple[int, ...]] = {}
     call = {name: _without_sizes(part, name, sizes) for name, part in sorted(key.call.items())}
     places = tuple((place, len(found)) for place, found in sizes.items())
-    # With the places: a file may itself contain the number that replaces sizes.
+    # Including the places: a file may itself contain the number that replaces sizes.
     text = f"{canonical(call)}{key.context_text or canonical(key.context)}{places}"
     return Outline(text, {"call": call, "context": key.context}, places), tuple(sizes.values())
 
@@ -214,7 +214,7 @@ class Difference(Frozen):
 
 
 def differences(ours: Json, theirs: Json, path: str = "") -> Iterator[Difference]:
-    """All leaves in which two key parts differ, in a stable order."""
+    """All leaves in which two parts of keys differ, in a stable order."""
     # Compared as text, since 1 == True in Python.
     if canonical(ours) == canonical(theirs):
         return

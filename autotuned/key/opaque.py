@@ -1,4 +1,4 @@
-"""Values without a JSON form: identified by object, in this process only."""
+"""Identifies values without a JSON form by object, in this process only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
     values = later("key.value")
 
-LIMIT = 4096  # objects kept alive for lack of weak references; numbers are not reused, so releasing one is safe
+LIMIT = 4096  # objects kept alive since they allow no weak reference; numbers are not reused, so dropping one is safe
 _Reference = weakref.KeyedRef[int, Any]
 _numbers = itertools.count()
 # Ids are reused, so an entry is removed together with its object.
@@ -35,9 +35,9 @@ _kept: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # objects without weak
 
 
 def spell(value: Any, where: str) -> Json:
-    """JSON for values that typed JSON does not know: by what they compute or contain, else by object.
+    """JSON for values that typed JSON does not support: by what they compute or contain, otherwise by object.
 
-    Arrays inside a value count like arguments: by dtype, shape and strides.
+    Arrays inside a value enter like arguments: by dtype, shape and strides.
     """
     if is_tensor(value):
         return _layout(value)
@@ -53,9 +53,9 @@ def this_very(value: Any) -> Json:
 
 
 def hook(given: Any) -> Json:
-    """A config's `pre_hook` as a short digest of what it computes, else by object.
+    """A config's `pre_hook` as a short digest of what it computes, otherwise by object.
 
-    The first digest is kept, since a hook may count its calls in a list. A hook re-created for each call from the
+    The first digest is kept, since a hook may count its calls in a list. A hook created again for each call from the
     same code and values is the same hook.
     """
     made = _made_of(given)
@@ -132,7 +132,7 @@ _ALONE = sys.getrefcount(_example[0][0])  # references to an object held only by
 
 
 def _drop_unused() -> None:
-    """Release objects that nobody else holds and that therefore cannot come again."""
+    """Release objects that nobody else holds: they cannot be passed again."""
     for place in list(_kept):
         if sys.getrefcount(_kept[place][0]) <= _ALONE:
             _kept.pop(place, None)
@@ -146,9 +146,10 @@ def name_of(bench: Any) -> str:
 
 
 def bench_of(bench: Any) -> Json:
-    """A benchmark by its source text and the plain values it was made with, whatever its name.
+    """A benchmark by its source text and the plain values it was created with, not by its name.
 
-    What else it uses, and the object of a bound method, are left out: they mostly hold measurement or process state.
+    Other values that it uses, and the object of a bound method, are omitted: they mostly hold state of measurements or
+    of the process.
     """
     if isinstance(bench, functools.partial):
         return [bench_of(bench.func), encode([bench.args, bench.keywords], "do_bench", spell)]

@@ -1,4 +1,4 @@
-"""The outside values that a function reads: globals, closure cells, attributes, defaults; each in whole or in part."""
+"""Finds the outside values that a function reads: globals, closure cells, attributes, defaults."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Use(Frozen):
     name: str
     value: Any
     holder: Any = NO_HOLDER  # for a method or property, the object or class it was found on
-    whole: bool = True  # whether the code does more than read attributes of it, each of which is its own use
-    is_same: Callable[[], bool] | None = None  # whether the name still refers to it; None if that cannot change
+    whole: bool = True  # False if the code only reads attributes of it, which are uses of their own
+    is_same: Callable[[], bool] | None = None  # whether the name still refers to it; None if it always does
 
 
 def uses(body: Body, holder: Any = NO_HOLDER) -> list[Use]:
@@ -70,7 +70,7 @@ class _Reader:
 
     @cached_property
     def paths(self) -> dict[Path, bool]:
-        """All dotted names that are read, and whether each is used itself, not only for an attribute."""
+        """All dotted names that are read, and whether each is used by itself, not only for an attribute."""
         found: dict[Path, bool] = {}
         heads = {id(head) for node in self.nodes if (head := _head(node)) is not None}
         annotations = set(map(id, self._annotations))
@@ -82,7 +82,7 @@ class _Reader:
 
     def names(self) -> Iterator[Use]:
         """Globals, closure cells, and the object bound to the first parameter."""
-        # Free variables of the outermost code only: inner ones are its locals or its own free variables.
+        # Free variables only of the outermost code: those of inner code are its locals or free variables.
         # A set, since comprehensions have their own code in Python 3.11 but not in 3.12.
         read = {name for code in codes(self.code) for name in code.co_names}
         known = bool(self.nodes)
@@ -97,7 +97,7 @@ class _Reader:
                 yield from () if known else self._read_of(name, read)
 
     def _read_of(self, name: str, read: set[str]) -> Iterator[Use]:
-        """Without source: what may be read of a module or function, judging by the names in the code."""
+        """Without source: what may be read from a module or function, by the names in the code."""
         holder = self.scope[name]
         if isinstance(holder, FunctionType) or (isinstance(holder, ModuleType) and not is_toolchain(holder.__name__)):
             for inner in sorted(read & set(vars(holder))):
@@ -110,7 +110,7 @@ class _Reader:
 
     @cached_property
     def _annotated(self) -> set[str]:
-        """Names in annotations, which decide the type Triton compiles a parameter for."""
+        """Names in annotations, which determine the types that Triton compiles parameters for."""
         return {node.id for node in self._annotations if isinstance(node, ast.Name)}
 
     def attributes(self) -> Iterator[Use]:
@@ -161,7 +161,7 @@ _TOLD = (ast.Attribute, ast.Global, ast.Name, ast.Call, ast.Subscript, ast.Impor
 
 
 def _imported(node: ast.Import | ast.ImportFrom, function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The names bound by an import statement; this imports modules of the function's own package."""
+    """The names bound by an import statement; imports modules of the function's own package."""
     for one in node.names:
         try:
             if isinstance(node, ast.Import):
@@ -173,7 +173,7 @@ def _imported(node: ast.Import | ast.ImportFrom, function: FunctionType) -> Iter
                 home = importlib.util.resolve_name(home, function.__globals__.get("__package__"))
                 if _is_beside(home, function):
                     yield one.asname or one.name, _named(importlib.import_module(home), one.name)
-        except Exception:  # it would also raise when the function runs, or is never reached
+        except Exception:  # it also raises when the function runs, or never runs
             continue
 
 
@@ -203,7 +203,7 @@ def cells(function: FunctionType) -> dict[str, Any]:
 
 
 def stored(nodes: list[Any]) -> set[Path]:
-    """Dotted names that are assigned to, or whose items are."""
+    """Dotted names that are assigned to, or whose items are assigned to."""
     targets = (node for node in nodes if isinstance(node, (ast.Attribute, ast.Subscript)) and _is_stored(node))
     return {path for node in targets if (path := dotted(node.value if isinstance(node, ast.Subscript) else node))}
 
@@ -236,7 +236,7 @@ def dotted(node: Any) -> Path:
 
 
 class Found(Frozen):
-    """What a dotted name refers to, as far as known without running code."""
+    """The object that a dotted name refers to, as far as can be found without running code."""
 
     path: Path
     value: Any
@@ -244,7 +244,7 @@ class Found(Frozen):
 
 
 def resolve(path: Path, scope: Mapping[str, Any]) -> Found | None:
-    """What a dotted name refers to; None if that is irrelevant or recorded elsewhere."""
+    """The object that a dotted name refers to; None if it is irrelevant or recorded elsewhere."""
     value = scope.get(path[0], _ABSENT)
     for depth, name in enumerate(path[1:], 1):
         known = Found(path[:depth], value)
@@ -271,7 +271,7 @@ def resolve(path: Path, scope: Mapping[str, Any]) -> Found | None:
 
 
 def member(holder: Any, name: str) -> tuple[Any, Any]:
-    """An attribute of an object or class, found without running code, and what it is bound to if it is code."""
+    """An attribute of an object or class, found without running code; for a method or property also its holder."""
     if isinstance(holder, enum.EnumMeta) and name in holder.__members__:
         return holder.__members__[name], NO_HOLDER
     found = inspect.getattr_static(holder, name, _ABSENT)
@@ -312,7 +312,7 @@ def _is_of_triton(value: Any) -> bool:
 
 
 def python_function(value: Any) -> FunctionType | None:
-    """The function inside a Triton function, tuned kernel, partial, method or cache; else None."""
+    """The function inside a Triton function, tuned kernel, partial, method or cache, or None."""
     for _ in range(32):
         if isinstance(value, FunctionType):
             return value
@@ -327,7 +327,7 @@ def python_function(value: Any) -> FunctionType | None:
 
 
 def body_of(value: Any) -> Body | None:
-    """The function inside a value, with the text that Triton compiles if it is a Triton function."""
+    """The function inside a value; for a Triton function, also the text that Triton compiles."""
     function = python_function(value)
     texts = (getattr(layer, "src", None) for layer in layers(value) if _is_of_triton(layer))
     written = next((text for text in texts if isinstance(text, str)), None)
@@ -335,7 +335,7 @@ def body_of(value: Any) -> Body | None:
 
 
 def layers(value: Any) -> Iterator[Any]:
-    """A value and what it wraps as `fn`, outermost first, without the plain function."""
+    """A value and the layers that it wraps as `fn`, outermost first, without the plain function."""
     for _ in range(32):
         if value is None or isinstance(value, FunctionType):
             return

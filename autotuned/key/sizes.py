@@ -1,4 +1,4 @@
-"""Split a call into its sizes, each with its place, and the rest, which must be equal for similar calls."""
+"""Splits a call into its sizes, each with its place, and the rest, which must be equal for similar calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(call: Json, axes: Iterable[str] | None = None) -> Shape:
-    """Split the call part of a key; only sizes of the arguments `axes` may differ, of all for None."""
+    """Split the call part of a key; only sizes of the arguments in `axes` may differ, or of all if None."""
     free = None if axes is None else set(axes)
     sizes: list[tuple[str, int]] = []
     values, tensors = dict(call.get("values", {})), dict(call.get("tensors", {}))

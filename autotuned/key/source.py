@@ -1,4 +1,4 @@
-"""A kernel's source: its text, what it calls and the values it uses, but not its location."""
+"""The fingerprint of a kernel's source: its text, what it calls and the values it uses, but not its location."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ else:
     classes, held, naming = map(later, ("key.classes", "key.held", "key.naming"))
 
 DEPTH = 64  # of nested values, and of calls
-LINES = 100_000  # of one fingerprint: mutual references can grow exponentially
+LINES = 100_000  # per fingerprint: mutual references can grow exponentially
 Opaque = tuple[str, Any]  # the name of a value that has no spelling, and the value
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
-    """SHA-256, in hex, of everything that decides what `function` computes.
+    """SHA-256, in hex, of everything that determines what `function` computes.
 
     Covered: its text from `def` on, without comments and blank lines (for a Triton function, the text that Triton
     compiles); Triton functions, helpers, decorators and classes of its own package reached through globals, closures,
@@ -43,13 +43,13 @@ def fingerprint(function: Callable[..., Any]) -> str:
 class Fingerprint:
     """The fingerprint of one function, recomputed when something it depends on is rebound.
 
-    Checked by identity: text, code and defaults, and the globals, closure cells and attributes used by it and its
-    callees. In-place changes of a list or dict go unnoticed.
+    These are checked by identity: text, code and defaults, and the globals, closure cells and attributes used by it and
+    its callees. In-place changes of a list or dict are not detected.
 
     Args:
         function: A function, or a method, partial, Triton function or object around one.
         nameless: Ignore the function's own name.
-        array: Gives the JSON of an array; None for its content.
+        array: Gives the JSON of an array; None to use its content.
     """
 
     def __init__(self, function: Any, nameless: bool = False, array: Callable[[Any], Json] | None = None) -> None:
@@ -70,14 +70,14 @@ class Fingerprint:
         return known
 
     def walked_by(self, walk: type[Walk]) -> Fingerprint:
-        """The same function with another walk."""
+        """A fingerprint of the same function with another walk."""
         found = Fingerprint(self._function, self._nameless, self._array)
         found._walk = walk
         return found
 
     @property
     def is_blurred(self) -> bool:
-        """Whether the last `value()` left out something that machine code may depend on."""
+        """Whether the last `value()` omitted something that machine code may depend on."""
         return self._latest[1] is not None and self._latest[1].blurred
 
     @property
@@ -106,12 +106,12 @@ def public_name(value: Any) -> str:
 
 
 class Walk:
-    """Collect one line per function and per used value, in an order that only the code decides.
+    """Collects one line per function and per used value, in an order that depends only on the code.
 
-    Functions are numbered in order of appearance, since module names differ when run as a script.
+    Functions are numbered in order of appearance, since a script's module has another name.
 
     Args:
-        of: Code of its package is examined, other code is named.
+        of: Code of its package is examined, other code enters by name.
         array: See `Fingerprint`.
     """
 
@@ -133,12 +133,12 @@ class Walk:
 
     @functools.cached_property
     def package(self) -> str:
-        """The package whose code is examined; a kernel that uses nothing but Triton is never asked."""
+        """The package whose code is examined; computed on demand, since a kernel that only uses Triton needs none."""
         return naming.package_of_code(self._of)
 
     @property
     def _is_of_triton(self) -> bool:
-        """Whether the package is Triton's own, which most code's file and module do not even name."""
+        """Whether the package is Triton itself; fast for most code, whose file and module do not contain the name."""
         function = None if isinstance(self._of, type) else python_function(self._of)
         if function is not None and not hasattr(function, "__wrapped__"):
             scope = function.__globals__
@@ -187,10 +187,10 @@ class Walk:
     def value(self, name: str, value: Any, holder: Any = NO_HOLDER, whole: bool = True) -> None:
         """Record a used value, following functions, classes, objects and containers.
 
-        `holder` is what a method or property was found on; `whole` says whether all of an object counts, or only
-        attributes recorded separately.
+        `holder` is the object that a method or property was found on; if `whole` is False, only the attributes of an
+        object matter that are recorded separately.
         """
-        if value is None or value is sys.modules:  # the latter grows with every import
+        if value is None or value is sys.modules:  # `sys.modules` grows with every import
             return
         if isinstance(value, ModuleType):
             self._module(name, value, whole)
@@ -226,14 +226,14 @@ class Walk:
             self._foreign(name, body.function, holder)
 
     def _note_options(self, value: Any) -> None:
-        """Record options of `triton.jit` that change the binary, and watch the replaceable text."""
+        """Record options of `triton.jit` that change the binary, and watch the text, which can be replaced."""
         for layer in layers(value):
             written = getattr(layer, "src", None)
             if isinstance(written, str):
                 self.checks.append(lambda layer=layer, written=written: layer.src is written)  # type: ignore[misc]
             for option in _OPTIONS:
                 told = getattr(layer, option, None) or (getattr(layer, "kwargs", None) or {}).get(option)
-                if told:  # Triton's interpreter keeps it in `kwargs`
+                if told:  # Triton's interpreter keeps options in `kwargs`
                     self.lines.append(f"{option} = {told!r}")
             for filled, function in sorted((getattr(layer, "values", None) or {}).items()):
                 self.value(f"{filled}:", function)
@@ -242,15 +242,15 @@ class Walk:
         return is_triton_function(value) or self._counts(naming.package_of(function), function.__module__)
 
     def _counts(self, package: str | None, module: str | None) -> bool:
-        """Whether code of a package is examined, not only named."""
+        """Whether code of a package is examined, not only recorded by name."""
         self.blurred |= package != self.package and not is_settled(module)
         return package == self.package
 
     def _foreign(self, name: str, function: FunctionType, holder: Any) -> None:
-        """Record another package's code by name, with the values it was made with."""
+        """Record another package's code by name, with the values that it closes over."""
         home = naming.home_of(str(function.__globals__.get("__name__", function.__module__)))
         if home.partition(".")[0] != "triton" and function not in self._closures:
-            self._closures.append(function)  # it may hold itself, as a recursive inner function does
+            self._closures.append(function)  # it may close over itself, like a recursive inner function
             for free, value in cells(function).items():
                 self.value(f"{name}.{free}", value)
             self._closures.pop()
@@ -262,11 +262,11 @@ class Walk:
             self._wrapped(f"{name}.__wrapped__", wrapped)
 
     def _wrapped(self, name: str, function: FunctionType) -> None:
-        """Record what a function of another package wraps, such as `triton.language.core.extern`."""
+        """Handle the function wrapped by one of another package, such as `triton.language.core.extern`."""
         self.blurred = True
 
     def _module(self, name: str, module: ModuleType, whole: bool) -> None:
-        """Record a foreign module by name, an own module by what is read of it (all of it if it is passed on)."""
+        """Record another package's module by name, an own module by what is read from it (everything if `whole`)."""
         is_plain = sys.modules.get(module.__name__) is module
         if is_plain and module.__name__ in ("triton", "triton.language") and not self._is_of_triton:
             return
@@ -393,7 +393,7 @@ class Walk:
                 self.value(f"{name}.{field}", item)
 
     def _passing(self, kind: type) -> Iterable[str]:
-        """Attributes that do not count, such as counters."""
+        """Attributes to ignore, such as counters."""
         return classes.set_by_methods(kind, self.package)
 
     def _refuse(self, name: str, value: Any) -> None:
@@ -408,7 +408,7 @@ def _is_array(value: Any) -> bool:
     try:
         has_layout = hasattr(value, "stride") or hasattr(value, "strides")
         return has_layout and hasattr(value, "shape") and hasattr(value, "dtype")
-    except Exception:  # from its `__getattr__`: then it is taken apart like any object
+    except Exception:  # from its `__getattr__`: treated like any other object
         return False
 
 
@@ -438,7 +438,7 @@ def attributes(value: Any) -> Mapping[str, Any]:
 
 
 def same_items(now: Mapping[str, Any]) -> Callable[[], bool]:
-    """A function telling whether a mapping still holds its present objects."""
+    """A function that tells whether a mapping still has its current objects."""
     then = dict(now)
     return lambda: len(now) == len(then) and all(now.get(name) is value for name, value in then.items())
 

@@ -77,7 +77,7 @@ def _own(body: Body) -> tuple[str, ast.Module | None]:
     global _latest
     function, latest = body.function, _latest
     asked = function.__code__, body.written
-    if latest[0] != asked or latest[0][0] is not asked[0]:  # cached, for text and syntax are read in turn
+    if latest[0] != asked or latest[0][0] is not asked[0]:  # the latest is cached: text and tree are read in turn
         latest = asked, *_found(body)
         _latest = latest
     return latest[1:]
@@ -93,15 +93,15 @@ def _found(body: Body) -> tuple[str, ast.Module | None]:
     lines = _lines_of(body.function)[code.co_firstlineno - 1 :]
     found = _block(lines)
     if found is not None and getattr(found[1].body[0], "name", "") != code.co_name:
-        raise OSError  # the file has other text by now, or is another one
+        raise OSError  # the file has changed, or is another one
     return found or (textwrap.dedent("".join(inspect.getblock(lines))), None)
 
 
 def _lines_of(function: FunctionType) -> list[str]:
-    """All lines of the function's file, for a wrapper its own; OSError without source.
+    """All lines of the file of the function's own code, even for a wrapper; OSError without source.
 
-    For a file that does not exist `linecache` may have the text of the module in whose namespace the code runs: its
-    lines count only if they compile to the code.
+    If the file does not exist, `linecache` may have the text of the module in whose namespace the code runs: its lines
+    are used only if they compile to the code.
     """
     code, file = function.__code__, function.__code__.co_filename
     if file == "<string>":  # Python 3.13 reads the name as the text of `python -c`
@@ -116,7 +116,7 @@ def _lines_of(function: FunctionType) -> list[str]:
 def _gives(lines: list[str], code: CodeType) -> bool:
     """Whether a code object comes from these lines."""
     try:
-        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # of notebooks
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # allowed in notebooks
         compiled = compile("".join(lines), code.co_filename, "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError):
         return False
@@ -127,8 +127,8 @@ def _gives(lines: list[str], code: CodeType) -> bool:
 def _block(lines: list[str]) -> tuple[str, ast.Module] | None:
     """The definition at the start of these lines, without trailing comments; None if uncertain.
 
-    It ends before a line with the same or less indentation, unless inside brackets or a string, where the part before
-    does not parse. `inspect.getsource` tokenizes the lines, which takes ten times as long.
+    It ends before a line with the same or less indentation, if the part before parses: such a line may also be inside
+    brackets or a string. `inspect.getsource` tokenizes the lines, which takes ten times as long.
     """
     width = len(lines[0]) - len(lines[0].lstrip())
     head = next((n for n, line in enumerate(lines) if line.lstrip().startswith(("def ", "async "))), 0)  # no decorator
@@ -146,14 +146,14 @@ def _block(lines: list[str]) -> tuple[str, ast.Module] | None:
 
 
 def _is_code(line: str) -> bool:
-    """Whether a line is neither blank nor a comment; being wrong inside a string does no harm."""
+    """Whether a line is neither blank nor a comment; a wrong answer inside a string is harmless."""
     return line.lstrip()[:1] not in ("", "#")
 
 
 def _lambda_source(function: FunctionType) -> str | None:
-    """The text of a lambda, wherever it is in a statement; None if not found.
+    """The text of a lambda, anywhere in a statement; None if not found.
 
-    Several in one line are distinguished by their byte code, as Python 3.10 records no columns.
+    Several lambdas in one line are distinguished by their byte code.
     """
     line = function.__code__.co_firstlineno
     try:
@@ -168,7 +168,7 @@ def _lambda_source(function: FunctionType) -> str | None:
 
 @lru_cache(16)
 def _lambdas(module: str) -> dict[int, list[str]]:
-    """The texts of a file's lambdas by their first line; kept, as parsing the file takes longer than all the rest."""
+    """The texts of a file's lambdas by their first line; cached, since parsing the file takes most of the time."""
     found: dict[int, list[str]] = {}
     lines = module.encode().splitlines(keepends=True)
     for node in _lambda_nodes(ast.parse(module)):
@@ -207,7 +207,7 @@ def _tokens(source: str) -> Iterator[str]:
             elif not formatted and token.type not in _SKIPPED_TOKENS:
                 yield _spelling(token)
     except (tokenize.TokenError, SyntaxError):
-        return  # invalid Python: the tokens before it are enough
+        return  # invalid Python: the tokens before the error are enough
 
 
 def _spelling(token: tokenize.TokenInfo) -> str:
@@ -242,7 +242,7 @@ def _constant_text(constant: Any) -> str:
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of functions defined in it."""
+    """A function's code, and the code of functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

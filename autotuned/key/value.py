@@ -1,4 +1,4 @@
-"""JSON for values that typed JSON does not know: functions by what they compute, others by what they contain."""
+"""JSON for values that typed JSON does not support: functions by what they compute, others by their contents."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from autotuned.typed_json import Json, encode, type_name
 class _OfValue(Fingerprint):
     """The fingerprint of a function passed as a value.
 
-    Stored as an attribute of the function, so that both are freed together. Copies of the attribute, made by
-    `functools.wraps`, `copy` or pickle, belong to another function and are ignored.
+    Stored as an attribute of the function, so that both are freed together. Copies of the attribute by
+    `functools.wraps`, `copy` or pickle belong to another function and are ignored.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -36,9 +36,9 @@ def _of_function(value: Any, array: Callable[[Any], Json] | None) -> Fingerprint
 
 
 def of_value(value: Any, where: str, array: Callable[[Any], Json] | None = None) -> Json:
-    """JSON for a value that typed JSON does not know: a function by what it computes, else by class and contents.
+    """JSON for a value that typed JSON does not support: a function by what it computes, others by class and contents.
 
-    Raises EncodingError if `value`, or something in it, can only be identified by object.
+    Raises EncodingError if `value`, or a value inside, can only be identified by object.
     """
     if isinstance(value, functools.partial):
         inside = functools.partial(of_value, array=array)

@@ -29,7 +29,7 @@ def call_words(call: Mapping[str, Json]) -> str:
 
 
 def _tensor_words(tensors: Mapping[str, Mapping[str, Json]]) -> list[str]:
-    """Tensors grouped by layout; without names if all are alike and no shape is in the key."""
+    """Tensors grouped by layout; without names if all have the same layout and no shape is in the key."""
     alike: dict[str, list[str]] = {}
     for name, tensor in tensors.items():
         alike.setdefault(_layout_words(tensor), []).append(name)
@@ -70,7 +70,7 @@ def value_words(value: Json) -> str:
     write = _KINDS.get(kind)
     try:
         return write(inner) if write is not None and len(value) == 1 else _plain(value)
-    except (TypeError, ValueError, LookupError, AttributeError):  # a foreign file, or one of a later version
+    except (TypeError, ValueError, LookupError, AttributeError):  # from a foreign file, or a later version's
         return _plain(value)
 
 
@@ -110,7 +110,7 @@ _KINDS: dict[str, Callable[[Json], str]] = {
 
 
 def change_words(change: Difference) -> str:
-    """How two keys differ, stored versus used: `g.dtype bf16 != fp32`."""
+    """How two keys differ, stored versus the call's: `g.dtype bf16 != fp32`."""
     path = change.path.partition(".")[2]  # the parts of "call" and "context" have distinct names
     for part in ("tensors.", "values.", "options."):
         path = path.removeprefix(part)

@@ -1,1 +1,1 @@
-"""Tune, check and warm up outside of the application: targets, cases, replayed calls; `tuning.py` first."""
+"""Tune, check and warm up outside the application: targets, cases, replayed calls; `tuning.py` first."""

@@ -41,13 +41,13 @@ def build(
 ) -> BuildResult:
     """Compile the kernels that config files need, and write them next to the files.
 
-    The calls (cases of the kernels, and recordings) determine the specializations, and the config file names the
+    The calls (cases of the kernels, and recordings) determine the specializations, and the config file the
     architecture, so no GPU is needed.
 
     Args:
         paths: Config files, or folders of them.
         given: Targets and recordings with the calls; by default kernels are imported by name.
-        device: Where to create the tensors of cases; by default the GPU, else tensors without memory.
+        device: Where to create the tensors of cases; by default on the GPU, without one as tensors without memory.
 
     Raises:
         ConfigFileError: There are no files, or one cannot be written.
@@ -56,7 +56,7 @@ def build(
     known, paths = _given(given), exchange.files_in(paths)
     with nullcontext() if device is not None or torch.cuda.is_available() else shapes_only():
         files = [_File(path, known, device or "cuda").build() for path in paths]
-    compiled = [file for file in files if not file.is_foreign]  # others matter only if there are none
+    compiled = [file for file in files if not file.is_foreign]  # the others are reported only if there are none
     return BuildResult(compiled or files)
 
 
@@ -77,7 +77,7 @@ class _File:
         self._path, self._known, self._device = path, known, device
 
     def build(self) -> BuiltFile:
-        """Build and write; the result says what could not be built."""
+        """Build and write; `missing` in the result lists what could not be built."""
         config, faults = exchange.read(self._path)
         if config is None:
             return BuiltFile(str(self._path), "", 0, missing=[str(fault) for fault in faults])
@@ -130,11 +130,11 @@ class _File:
     def _wanted(
         self, one: Found, server: Server, config: ConfigFile, result: BuiltFile
     ) -> Iterator[tuple[tuple[str, str], Wanted]]:
-        """What the calls of a kernel need for the file's entries, each specialization of an entry once."""
+        """The binaries that a kernel's calls need for the file's entries, each specialization of an entry once."""
         code = server.code(config.device)
         if code is None:
             result.missing.append(
-                "its code uses values that mean something in one process only: put what matters into version=."
+                "its code uses values that are valid in one process only: put the relevant part into version=."
             )
             return
         context = {"source": one.tuner.tunable.source, "environment": dict(code.environment), "version": code.version,
@@ -153,11 +153,11 @@ class _File:
                         if (at, each.form.text) not in seen:
                             seen.add((at, each.form.text))
                             yield at, each
-                except Exception as error:  # whatever pruners, heuristics and Triton raise
+                except Exception as error:  # from pruners, heuristics or Triton
                     result.missing.append(f"{cases.reason(error)}")
 
     def _calls(self, one: Found) -> Iterator[tuple[Call | None, str]]:
-        """The known calls of a kernel, or why one cannot be made."""
+        """The known calls of a kernel, or the reason why one cannot be created."""
         if isinstance(one, Replayed):
             for recorded in one.calls:
                 yield _tried(lambda recorded=recorded: replay.call_of(one, recorded, self._device)[0])  # type: ignore[misc]
@@ -194,7 +194,7 @@ def _live(one: Found, call: Call, entry: Entry) -> Any:
 
 
 def _no_group(config: ConfigFile, context: dict[str, Any]) -> str:
-    """Why no entry matches the kernel as it is here."""
+    """Why no entry matches the current kernel."""
 
     def differing(theirs: dict[str, Any]) -> list[str]:
         environment = policy.that_change_code(theirs.get("environment") or {}, str(theirs.get("triton")))
@@ -210,7 +210,7 @@ def _no_group(config: ConfigFile, context: dict[str, Any]) -> str:
 
 
 def _unmet(config: ConfigFile, met: set[tuple[str, str]]) -> Iterator[str]:
-    """Say how many entries have no known call."""
+    """A line with the number of entries without a known call, if there are any."""
     count = sum(
         (canonical(group.context), call) not in met for group in config.groups() for call in group.entries
     )  # fmt: skip

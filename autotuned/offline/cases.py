@@ -1,4 +1,4 @@
-"""The cases of all targets as one numbered sequence, equal in every process that loads the same targets."""
+"""The cases of all targets as one numbered sequence, the same in every process that loads the same targets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load(targets: Sequence[str]) -> list[Found]:
     recorded = [one for target in targets if target.endswith(SUFFIX) for one in replay.load(Path(target), imported)]
     replayed = {id(one.tuned) for one in recorded}
     found = {id(one.tuned): one for target in imported for one in modules.load(target)}
-    # A file may be given only because a recording names it: recorded kernels need no cases.
+    # Recorded kernels need no cases: a file may be given only because a recording names it.
     found = {place: one for place, one in found.items() if one.tuned.cases or place not in replayed}
     if not recorded and not any(one.tuned.cases for one in found.values()):
         names = ", ".join(one.name for one in found.values())
@@ -39,13 +39,13 @@ def load(targets: Sequence[str]) -> list[Found]:
 
 @dataclass(frozen=True)
 class Case:
-    """One call of one kernel to be tuned."""
+    """A call of a kernel to tune."""
 
     number: int  # its position in the sequence, from 0
     found: Found
-    given: Any = None  # what a generator yielded, or a recorded call
+    given: Any = None  # a generator's item, or a recorded call
     error: str = ""  # why there is no call; "" if there is one
-    count: int = 0  # how often a recorded call was made; 0 for a generator's
+    count: int = 0  # how often a recorded call was made; 0 for other calls
     sizes: dict[str, int] | None = None  # the sizes passed to its generator by keyword
     group: str | None = None  # shared by cases that differ only in these sizes
 
@@ -73,7 +73,7 @@ class Cases:
         self.recorded_count = sum(one.count for one in found if isinstance(one, Replayed))
 
     def counted(self, limit_s: float = 2.0) -> int:
-        """Their number; 0 if iterating, which makes the tensors, takes longer than the limit."""
+        """Their number; 0 if iterating, which creates the tensors, takes longer than the limit."""
         end = time.monotonic() + limit_s
         count = 0
         for _ in self:
@@ -88,7 +88,7 @@ class Cases:
             yield Case(number, found, *more)
 
     def at(self, number: int) -> Case | None:
-        """The case with a number, or None; going backwards starts over."""
+        """The case with a number, or None; a smaller number than before starts over."""
         if number < self._next or self._next == 0:
             self._going, self._next = iter(self), 0
         for case in self._going:
@@ -150,7 +150,7 @@ def _refuse_without_sizes(found: Sequence[Found], names: Sequence[str]) -> None:
     signature = f"def cases(device, *, {', '.join(f'{name}=None' for name in names)})"
     problem = (
         f"expected a generator of cases that takes {' and '.join(names)} by keyword, got {have or 'none'}. Write "
-        f"{signature}: with None it yields the cases as before, else those of the given sizes"
+        f"{signature}: with None it yields the cases as before, otherwise those of the given sizes"
     )
     raise refused("cover", problem)
 
@@ -169,5 +169,5 @@ def share(count: int, open_count: int) -> float:
 
 
 def reason(error: BaseException) -> str:
-    """An exception as text for a case's result, with its type unless it is this package's own."""
+    """An exception as text for a case's result, with its type unless it is an `AutotunedError`."""
     return str(error) if isinstance(error, AutotunedError) else f"{type(error).__name__}: {error}"

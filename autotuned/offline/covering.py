@@ -27,6 +27,8 @@ def run(options: Options, asked: Ranges, session: Session) -> TuneResult:
     The stored times decide which shapes come next, so the same command continues where it ended.
 
     Args:
+        options: Options of the whole run.
+        asked: The ranges.
         session: Tunes the wanted shapes.
     """
     start, names = time.monotonic(), tuple(asked)
@@ -64,7 +66,7 @@ def _joined(before: TuneResult, found: TuneResult, options: Options) -> TuneResu
 
 
 def _groups(result: TuneResult, names: Sequence[str]) -> dict[tuple[str, str], Known]:
-    """The losses of all configs at each point, by group and device; points without stored times are left out."""
+    """The losses of all configs at each point, by group and device; omits points without stored times."""
     groups: dict[tuple[str, str], dict[Point, Mapping[str, float]]] = {}
     for case in result.cases:
         if case.sizes is not None and case.group is not None:
@@ -83,7 +85,7 @@ def _losses(case: CaseResult) -> Mapping[str, float]:
 
 
 def _next(result: TuneResult, names: tuple[str, ...]) -> Wanted | None:
-    """The shapes of the next round; None if the loss is known well enough."""
+    """The shapes of the next round; None if none are needed."""
     only: dict[str, list[Point]] = {}
     tried = {(case.group, tuple((case.sizes or {}).get(name) for name in names)) for case in result.cases}
     for (group, _), known in _groups(result, names).items():
@@ -96,7 +98,7 @@ def _next(result: TuneResult, names: tuple[str, ...]) -> Wanted | None:
 
 
 def _best_estimate(known: Known, names: Sequence[str]) -> tuple[Estimate, str]:
-    """The loss of calls between the points, with a rule if one is worth it, else with the nearest."""
+    """The loss of calls between the points, served by a rule if that loses less, otherwise by the nearest point."""
     estimate = ranges.estimate(known)
     if estimate.is_enough or len(known) < ranges.LEAST:
         return estimate, "nearest"

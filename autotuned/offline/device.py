@@ -35,7 +35,7 @@ def use_device() -> str:
 
 
 def check_environment() -> None:
-    """Check variables that every measuring process would fail on; OptionError if one has an invalid value."""
+    """Check variables that every measuring process reads; OptionError if one has an invalid value."""
     for variable in (env.command_line_device, env.compile_workers):
         _checked(variable)
 
@@ -56,19 +56,19 @@ def _has_gpu() -> bool:
 
 
 def tensors_on(device: str) -> str:
-    """Where tensors of cases are made: "cuda", or "cpu" for the interpreter."""
+    """The device of cases' tensors: "cuda", or "cpu" for the interpreter."""
     return "cpu" if device == "interpreter" else "cuda"
 
 
 def isolates(asked: bool | None) -> bool:
-    """Whether to measure in a separate process; by default if there is a GPU, which a config could break."""
+    """Whether to measure in a separate process; by default if there is a GPU, since a config could break it."""
     return has_driver() if asked is None else asked
 
 
 def has_driver() -> bool:
-    """Whether there is a GPU, judged without asking its driver."""
+    """Whether there is a GPU, by its device files, without its driver."""
     try:
         on_cpu = env.interpreter_requested() or env.command_line_device() == "interpreter"
     except ValueError:
-        return False  # reported where the device is chosen
+        return False  # `use_device` reports the error
     return os.name == "posix" and not on_cpu and any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))

@@ -1,4 +1,4 @@
-"""`tune --follow`: tunes what a service records, while it records, most expensive calls first."""
+"""`tune --follow`: tunes the calls that a service records while it runs, most expensive calls first."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from autotuned.typed_json import Json, canonical
 
 POLL_S = 2.0  # interval of checking the recording
 TELL_S = 60.0
-TURN_S = 30.0  # how long to keep measuring before newly recorded calls are queued
-ENDS = 3  # failures in a row, with no call to blame, after which to give up
-BYTES_PER_US = 1e6  # assumed for a call unlike any measured one: 1 TB/s
+TURN_S = 30.0  # time to keep measuring before newly recorded calls are queued
+ENDS = 3  # consecutive failures, with no call to blame, before giving up
+BYTES_PER_US = 1e6  # assumed if no similar call was measured: 1 TB/s
 
 
 @dataclass
@@ -74,15 +74,16 @@ def follow(
 ) -> FollowStatus:
     """Tune a recording while a service writes it: `autotuned tune --follow` from Python.
 
-    Calls that take the most time (count times duration) come first. The duration is that of the stored choice, else of
-    the most similar measured call, else a guess from the tensors' size. A winner is stored, for `autotuned.refresh` to
-    find, only after it beat the present choice in a final comparison. Stored choices are not measured again, so a new
+    Calls that take the most time (count times duration) come first. The duration is that of the stored choice, or of
+    the most similar measured call, or a guess from the tensors' size. A winner is stored, for `autotuned.refresh` to
+    find, only after it beat the current choice in a final comparison. Stored choices are not measured again, so a new
     run continues an earlier one. A call that cannot be rebuilt, or a kernel that fails, is reported once and skipped.
 
     Args:
-        calls: What `autotuned record` or `AUTOTUNED_RECORD` writes; it may appear later, be truncated or replaced. Or
-            the URL of a shared store, for all recordings that `push` put there; `-` for that of `AUTOTUNED_STORE`.
-        files: Files that the recording names and may run; kernels of modules are imported by name.
+        calls: The file that `autotuned record` or `AUTOTUNED_RECORD` writes; it may appear later, be truncated or
+            replaced. Or the URL of a shared store, for all recordings that `push` sent; `-` for that of
+            `AUTOTUNED_STORE`.
+        files: Files that the recording names and that may be run; kernels of modules are imported by name.
         devices: As for `autotuned.tune`.
         isolate: As for `autotuned.tune`.
         timeout_s: As for `autotuned.tune`.
@@ -108,7 +109,7 @@ def follow(
 
 
 def is_store(calls: str | os.PathLike[str]) -> bool:
-    """Whether it names a shared store rather than a file."""
+    """Whether `calls` names a shared store, not a file."""
     return str(calls) == "-" or "://" in str(calls)
 
 
@@ -127,7 +128,7 @@ class _NewerError(Exception):
 
 
 class _Follower(Observer):
-    """Reads the recording, sorts its calls, and measures them with `tune`, in turns."""
+    """Reads the recording, sorts its calls, and measures them with `tune`, in turn."""
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class _Follower(Observer):
         self._told = self._looked = 0.0
         self._calls: dict[str, RecordedCall] = {}  # one per key, by digest, with the key's total count
         self._tried: set[str] = set()
-        self._digests: dict[tuple[str, str], str] = {}  # by kernel and call as it is recorded
+        self._digests: dict[tuple[str, str], str] = {}  # by kernel and recorded call
         self._doing: CaseResult | None = None
         self._said: set[str] = set()
         self._is_newer, self._ends = False, 0
@@ -170,7 +171,7 @@ class _Follower(Observer):
         self._looked = time.monotonic()
         is_newer = self._tail.look()
         if not self._tail.calls:
-            got = f"{self._tail.strange} lines or recordings that are none" if self._tail.strange else "none yet"
+            got = f"{self._tail.strange} invalid lines or recordings" if self._tail.strange else "none yet"
             message = "%s: expected recorded calls, got %s; waiting for them."
             env.warn_once(f"waiting {got == 'none yet'}", message, self._tail.where, got, said=self._said)
         if not is_newer:
@@ -179,7 +180,7 @@ class _Follower(Observer):
         for call in self._tail.calls.values():
             digest = call.key.digest
             of_key = found.setdefault(digest, call)
-            if of_key is not call:  # another grid or alignment: the most frequent one stands for all
+            if of_key is not call:  # another grid or alignment: the most frequent call is measured for all
                 most = max(of_key, call, key=lambda one: one.count)
                 found[digest] = _counted(most, of_key.count + call.count)
             self._digests[call.kernel, canonical(call.key.call)] = digest
@@ -221,7 +222,7 @@ class _Follower(Observer):
             return measured([str(folder / "calls.jsonl"), *self._files], self._options, self)
 
     def _ended(self, error: AutotunedError) -> None:
-        """Continue after an error, without the call being measured, if any."""
+        """Continue after an error, without the call that was being measured, if any."""
         self._ends += 1
         if self._doing is None and self._ends >= ENDS:
             raise error
@@ -290,7 +291,7 @@ def _counted(call: RecordedCall, count: int) -> RecordedCall:
 
 
 def duration_us(call: RecordedCall) -> float:
-    """Estimated time of a call: stored, else of the most similar measured call, else from its tensors' size."""
+    """Estimated time of a call: the stored one, or that of the most similar call, or a guess from its tensors' size."""
     us = _record_us(call)
     if us is None and (near := explain.nearest(call.key)) is not None:
         found = records.read_of(near)

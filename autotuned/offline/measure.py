@@ -44,11 +44,12 @@ class Measurer:
     """Tunes cases; an error in one does not stop the others.
 
     Args:
-        cases: The session's cases, in which members of buckets are found.
+        cases: The session's cases, among them members of buckets.
         device: "cuda" or "interpreter".
         force: Measure stored cases again.
-        follows: The winner must beat what serves the call now (another context's choice, a rule's or the nearest
-            shape's), not the untuned config.
+        observer: Is told of each case.
+        follows: The winner must beat the config that serves the call now (another context's choice, a rule's or the
+            nearest shape's), not the untuned config.
 
     Attributes:
         seen: Digests done, so that a case listed twice is measured once even with `force`.
@@ -69,7 +70,7 @@ class Measurer:
         measured = MeasuredCase(CaseResult(case.found.name, "failed", sizes=case.sizes, group=case.group))
         result = measured.result
         if isinstance(case.given, RecordedCall):
-            result.call = case.given.key.call  # until it is bound here
+            result.call = case.given.key.call  # replaced once it is bound here
         try:
             if budget_s == 0:
                 self._leave_out(case, measured)
@@ -83,7 +84,7 @@ class Measurer:
         return measured
 
     def identify(self, case: Case) -> tuple[MeasuredCase, Hashable | None]:
-        """What is known of a case before measuring, and what its compiled code depends on."""
+        """A case's result before measuring, and what its compiled code depends on."""
         measured = MeasuredCase(CaseResult(case.found.name, "skipped", sizes=case.sizes, group=case.group))
         try:
             call, _ = self._identified(case, measured)
@@ -107,19 +108,19 @@ class Measurer:
             elif (choice := chooser.found(question)) is not None or result.digest in self.seen:
                 result.status, result.source = "done", choice.where if choice and choice.record is None else "stored"
             self.seen.add(str(result.digest))
-        except Exception as error:  # any error of the user's code; continue with the other cases
+        except Exception as error:  # any error of the user's code
             result.reason = reason(error)
         return result
 
     def _leave_out(self, case: Case, measured: MeasuredCase) -> None:
-        """No time is left: only identify the call."""
+        """Only identify the call: no time is left."""
         result = measured.result
-        if not isinstance(case.given, RecordedCall):  # a recorded call is known without making its tensors
+        if not isinstance(case.given, RecordedCall):  # a recorded call is known without creating its tensors
             self._identified(case, measured)
         result.status, result.reason = "skipped", "the budget is used up"
 
     def _identified(self, case: Case, measured: MeasuredCase) -> tuple[Call, list[str]]:
-        """The bound call and the configs it cannot be launched with; fills in the result."""
+        """The bound call, and the configs that it cannot be launched with; fills in the result."""
         if case.error:
             raise TargetError(case.error, target=case.found.name)
         call, excluded = self._bound(case.found, case.given)
@@ -130,11 +131,11 @@ class Measurer:
         return call, excluded
 
     def _bound(self, found: Found, given: Any) -> tuple[Call, list[str]]:
-        """The call, and the configs that cannot be launched for it."""
+        """The call, and the configs that it cannot be launched with."""
         if not isinstance(given, RecordedCall):
             return targets.bind(found, given), []
         call, excluded = replay.call_of(found, given, tensors_on(self._device))
-        if excluded and found.name not in self._outdated:  # once a kernel
+        if excluded and found.name not in self._outdated:  # once per kernel
             self._outdated.add(found.name)
             which = "config is" if len(excluded) == 1 else "configs are"
             self._observer.note(f"{found.name}: {len(excluded)} {which} newer than the recording and skipped")
@@ -154,7 +155,7 @@ class Measurer:
         served = self._served(case.found, call, key) if self._follows else None
         question, choice = tuner.tune(call, force, self._observer.observe, budget_s, excluded, is_new, members, served)
         if not question.launches:
-            result.status, result.reason = "empty", "its grid launches nothing: nothing is measured or stored"
+            result.status, result.reason = "empty", "its grid is empty: nothing is measured or stored"
             return
         if choice.origin is Origin.DEFAULT:
             result.reason = "every config failed (the log says why); calls use default="
@@ -173,7 +174,7 @@ class Measurer:
         measured.record = choice.record if measured.entry is not None else None
 
     def _served(self, found: Found, call: Call, key: Key) -> str | None:
-        """The identity of the config that config files for other calls give this call now; None without one."""
+        """The identity of the config that entries for other calls give this call now; None without one."""
         chooser = found.tuner.chooser
         live, options = chooser.candidates(call), chooser.options
         needed = options.needs(key.kernel, live)
@@ -204,7 +205,7 @@ def _note_entry(result: CaseResult, key: Key, choice: Choice) -> Entry | None:
 
 
 def remark(record: TuningRecord, was_noisy: bool) -> str | None:
-    """A sentence on how certain a choice is, measured again if it `was_noisy` before; None if it needs none."""
+    """A remark on a doubtful choice, or one that `was_noisy` and was measured again; None for others."""
     if record.unconfirmed is not None and not record.is_doubtful:
         return ("the budget ended before a faster config could be compared once more with the untuned one, which "
                 "stays; run `tune` again to compare them")  # fmt: skip
@@ -220,15 +221,15 @@ def _why_noisy(noise: Json) -> str:
         return "its times spread over more than 5%"
     if noise.get("slowed"):
         return "heat or the hardware held the clocks down"
-    return f"its times spread over {noise.get('spread') or 0.0:.0%}, as where something else uses the device"
+    return f"its times spread over {noise.get('spread') or 0.0:.0%}, as if another program uses the device"
 
 
 def _note_record(result: CaseResult, record: TuningRecord, form: Json, question: Question) -> Entry | None:
-    """Fill a result from a record; returns the config file's entry, None if only this process can read it."""
+    """Fill a result from a record; returns the config file's entry, None if it is valid only in this process."""
     forms = {identity: json.loads(identity) for identity in question.live}
     first = next(iter(forms.values()))
     won = record.timing_of(form) or Timing(form)
-    # The config that runs, which differs if the record's winner is not a candidate any more.
+    # The config that runs; another one if the record's winner is no longer a candidate.
     record = record.replace(winner=won.config, median_us=won.median_us)
     result.config, result.median_us, result.quality = won.config, won.median_us, record.quality
     result.measured_configs = sum(timing.identity in forms for timing in record.timings)

@@ -1,4 +1,4 @@
-"""Which calls of a bucket it is tuned on: the most frequent of a recording, the ends, and sizes between."""
+"""Picks the calls that a bucket is tuned on: the most frequent of a recording, the ends, and sizes between."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from autotuned.resolve.request import Member
 from autotuned.tunable.call import Call
 from autotuned.typed_json import Json, canonical
 
-Sizes = Mapping[str, Json]  # of the arguments that are in the key by their bucket
+Sizes = Mapping[str, Json]  # of bucketed arguments
 MOST = 1 << 40  # the largest size considered
 
 
 @dataclass(frozen=True)
 class _Known:
-    """A call of a bucket: its sizes, how often it was made, and how to make it again."""
+    """A call of a bucket: its sizes, its count, and what creates it again."""
 
     sizes: Sizes
     count: int
@@ -61,7 +61,7 @@ class Members:
         return Member(made, left, known.sizes, known.count)
 
     def _all(self, found: Found) -> dict[str, list[_Known]]:
-        """A tuned object's cases by the call part of their key; tensors are made and dropped one by one."""
+        """A tuned object's cases by the call part of their key; their tensors are created and freed one by one."""
         groups: dict[str, list[_Known]] = {}
         for case in self._cases:
             if case.found.tuned is not found.tuned or case.error:
@@ -78,16 +78,16 @@ class Members:
         return groups
 
     def _bound(self, found: Found, given: Any) -> tuple[Call, list[str]]:
-        """A call, and the configs, as text, that it cannot be launched with."""
+        """A call, and the configs (as text) that it cannot be launched with."""
         if isinstance(given, RecordedCall):
             return replay.call_of(found, given, self._device)
-        if isinstance(given, Case):  # a generator's: made again, since its tensors were dropped
+        if isinstance(given, Case):  # from a generator: created again, since its tensors were freed
             again = self._cases.at(given.number)
             given = again.given if again is not None else None
         return targets.bind(found, given), []
 
     def _generated(self, found: Found, part: str, mine: _Known, count: int) -> Iterator[_Known]:
-        """More calls of the bucket, its ends and sizes between, from generators that take sizes by keyword."""
+        """More calls of the bucket (its ends and sizes between) from generators that take sizes by keyword."""
         for name, bucket in found.tuner.options.spec.buckets.items():
             size = mine.sizes.get(name)
             takers = [one for one in found.tuned.cases if takes(one, [name])]
@@ -113,7 +113,7 @@ def sizes_of(found: Found, arguments: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def chosen(known: Sequence[_Known], count: int) -> list[_Known]:
-    """At most `count`: the first, the most frequent, then always the one furthest from those chosen."""
+    """At most `count` calls: the first, the most frequent, then repeatedly the one furthest from those chosen."""
     left = sorted(known[1:], key=lambda one: -one.count)
     picked = [known[0]]
     if left and left[0].count > known[0].count:

@@ -1,4 +1,4 @@
-"""`plan`: what `tune` would measure, and an estimate of its time from earlier searches."""
+"""`plan`: lists what `tune` would measure, with time estimates from earlier searches."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class PlannedCase:
     """What `tune` would do with one case; the fields are those of the command's JSON.
 
     Attributes:
-        status: "stored", "measure", "empty" for a call that launches nothing, or "failed".
+        status: "stored", "measure", "empty" for a call with an empty grid, or "failed".
         reason: Why it failed.
         configs: Number of configs.
-        source: Where the choice is stored: "stored" for the store, else the config file.
+        source: Where the choice is stored: "stored" for the store, or the config file.
         seconds: Estimated time from earlier searches of the kernel; None if there were none.
     """
 
@@ -46,7 +46,7 @@ class PlannedCase:
 
 @dataclass
 class Plan:
-    """What `tune` would do on a device, "cuda" or "interpreter"; `without_cases` are kernels that have none."""
+    """What `tune` would do on a device, "cuda" or "interpreter"; `without_cases` lists kernels without cases."""
 
     device: str
     cases: list[PlannedCase] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def unknown(self) -> list[PlannedCase]:
-        """The cases to measure without an estimate: no search of the kernel is stored."""
+        """The cases to measure without an estimate, since no search of the kernel is stored."""
         return [case for case in self.to_measure if case.seconds is None]
 
     def to_json(self) -> dict[str, Json]:
@@ -89,17 +89,17 @@ class Plan:
 def plan(
     targets: str | Sequence[str], *, force: bool = False, cover: Mapping[str, Sequence[int]] | None = None
 ) -> Plan:
-    """`autotuned tune --dry-run` from Python: what `tune` would measure, without launching or storing anything.
+    """List what `tune` would measure, without launching or storing anything: `autotuned tune --dry-run` from Python.
 
-    The tensors of each case are made, one case after the other, since keys depend on them.
+    The tensors of each case are created, one case after the other, since keys depend on them.
 
     Args:
         targets: As for `tune`.
-        force: Stored cases would be measured again.
+        force: Also plan to measure stored cases again.
         cover: As for `tune`; plans only the first round, whose times decide the next.
 
     Raises:
-        OptionError, TargetError, RecordingError, NoDeviceError: As `tune` does.
+        OptionError, TargetError, RecordingError, NoDeviceError: As for `tune`.
     """
     check_environment()
     texts_given, device = texts(targets), use_device()

@@ -1,4 +1,4 @@
-"""`prepare`: load or compile everything a program is known to need before its first request."""
+"""`prepare`: loads or compiles all kernels that a program is known to need, before its first request."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from autotuned.typed_json import Json
 
 T = TypeVar("T")
 Progress = Callable[[int, int], Any]
-_MOST_THREADS = 8  # each makes the tensors of one call
+_MOST_THREADS = 8  # each creates the tensors of one call
 
 
 @dataclass
 class PrepareResult:
-    """The result of `prepare`, call by call, and how many binaries were loaded and kernels compiled meanwhile."""
+    """The result of `prepare`, call by call, with the number of binaries loaded and kernels compiled meanwhile."""
 
     calls: list[PreparedCall] = field(default_factory=list)
     loaded: int = 0
@@ -55,18 +55,18 @@ class PrepareResult:
 def prepare(
     calls: str | os.PathLike[str] | None = None, *, files: Sequence[str] | None = None, progress: Progress | None = None
 ) -> PrepareResult:
-    """Make the calls of a recording ready: config chosen, kernel loaded or compiled, launch bound.
+    """Prepare the calls of a recording: choose the config, load or compile the kernel, bind the launch.
 
     Nothing is searched or launched. Calls are prepared in parallel. Under `autotuned.seal` nothing is compiled either.
 
     Args:
-        calls: What `autotuned record` wrote. None loads all binaries of the registered config files for the imported
-            kernels; each call then chooses by itself and finds its binary on the device.
-        files: Files that the recording names and may run; kernels of modules are imported by name.
+        calls: A recording by `autotuned record`. None loads all binaries of the registered config files for the
+            imported kernels; each call then makes its choice and finds its binary already loaded.
+        files: Files that the recording names and that may be run; kernels of modules are imported by name.
         progress: Called on this thread with the number done and the total.
 
     Returns:
-        What is ready, and why the rest is not.
+        The prepared calls, and the reasons for the others.
 
     Raises:
         RecordingError: The recording cannot be read.
@@ -87,7 +87,7 @@ def _counts() -> tuple[int, int]:
 
 def _of_recording(path: Path, files: Sequence[str], tell: Progress) -> list[PreparedCall]:
     device = tensors_on(use_device())
-    with explain.reading_once():  # each untuned call names its nearest key
+    with explain.reading_once():  # for the nearest key of each untuned call
         found = replay.load(path, files)
         tasks = [partial(warmup.prepared, one, call, device) for one in found for call in one.calls]
         return _side_by_side(tasks, tell)
@@ -108,7 +108,7 @@ def _side_by_side(tasks: Sequence[Callable[[], T]], tell: Progress) -> list[T]:
 
 
 def _on_this_device() -> Callable[[], None]:
-    """An initializer for threads, which would start on the first GPU otherwise."""
+    """An initializer for threads, which would otherwise use the first GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return lambda: None
@@ -139,7 +139,9 @@ def _of_entry(key: Key, entry: Entry, servers: dict[str, Server]) -> PreparedCal
     if any(map(is_loaded, entry.binaries)):
         made.config = entry.config
     elif not launcher.binds_directly():
-        made.reason = "AUTOTUNED_LAUNCHER=triton, or this Triton, has Triton launch: nothing is loaded beforehand"
+        made.reason = (
+            "AUTOTUNED_LAUNCHER=triton or an untested Triton: Triton launches, and nothing is loaded beforehand"
+        )
     elif key.kernel not in servers:
         made.reason = "its kernel has not been imported in this process"
     elif not entry.binaries:

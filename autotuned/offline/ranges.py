@@ -1,4 +1,4 @@
-"""Chooses the sizes of a range to tune: a few at first, then more where the winners of neighbours differ much."""
+"""Chooses the sizes of a range to tune: a few at first, then more where neighbours' winners lose most."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from autotuned.errors import refused
 from autotuned.typed_json import Json
 
 Point = tuple[int, ...]  # a value of each size
-Known = Mapping[Point, Mapping[str, float]]  # the loss of each config at each measured point: 0.1 is 10%
+Known = Mapping[Point, Mapping[str, float]]  # the loss of each config at each measured point; 0.1 is 10%
 Ranges = Mapping[str, tuple[int, int]]
 
-START = 14  # points at first, evenly spread by logarithm: one per octave of 1 to 8192
-LEAST = 20  # points; fewer do not show a loss that 95 of 100 calls stay below
+START = 14  # points at first, spread evenly by logarithm: one per octave of 1 to 8192
+LEAST = 20  # points; fewer cannot show a loss that 95 of 100 calls stay below
 LARGEST = 1 << 40  # size; distances are computed in floating point
 MOST = 40  # searches per group of cases
 ROUND = 6  # points measured before deciding again
@@ -27,10 +27,11 @@ CLOSE = 1.02  # no further point between two that are closer
 
 @dataclass(frozen=True)
 class Wanted:
-    """The sizes to ask case generators for.
+    """The sizes to request from case generators.
 
     Attributes:
-        names: The sizes' names. `points`: their values, in the order of measuring.
+        names: The sizes' names.
+        points: Their values, in the order of measuring.
         only: The points of each group of cases; None for all, while groups are unknown.
     """
 
@@ -47,7 +48,7 @@ class Wanted:
         return dict(zip(self.names, point))
 
     def to_json(self) -> dict[str, Json]:
-        """As sent to a measuring process."""
+        """JSON for a measuring process."""
         only = None if self.only is None else {group: list(map(list, some)) for group, some in self.only.items()}
         return {"names": list(self.names), "points": list(map(list, self.points)), "only": only}
 
@@ -61,7 +62,7 @@ class Wanted:
 
 
 def checked(cover: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
-    """The ranges to cover; OptionError if one is invalid."""
+    """The checked ranges to cover; OptionError if one is invalid."""
     found = {}
     for name, ends in cover.items():
         pair = tuple(ends) if isinstance(ends, (tuple, list)) else ()
@@ -77,7 +78,7 @@ def checked(cover: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
 
 
 def parsed(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Ranges from the command line, such as `M=1:8192`, also several with commas; OptionError if one is invalid."""
+    """Ranges from the command line, such as `M=1:8192`, also separated by commas; OptionError if one is invalid."""
     found: dict[str, Sequence[int]] = {}
     for text in itertools.chain(*(one.split(",") for one in texts)):
         name, _, ends = text.partition("=")
@@ -109,7 +110,7 @@ def _spread(low: int, high: int, count: int) -> list[int]:
 
 
 class Gap(NamedTuple):
-    """Two neighbouring measured points that differ in one size only."""
+    """Two neighbouring measured points, which differ in one size only."""
 
     axis: int
     low: Point
@@ -171,15 +172,16 @@ def _left_out(known: Known) -> dict[tuple[int, Point], tuple[float, float]]:
 
 
 def winner(losses: Mapping[str, float]) -> str:
-    """The config with the least loss."""
+    """The config with the smallest loss."""
     return min(losses, key=losses.__getitem__)
 
 
 def estimate(known: Known) -> Estimate:
-    """The loss between the points; infinite if there are too few to tell.
+    """The loss between the points; infinite if there are too few.
 
-    Each point is left out in turn and served by its neighbours, which are farther than those of real calls, so the
-    estimate is on the high side. The worst case also counts, for each gap, the loss at one end with the other's winner.
+    Each point is left out in turn and served by its neighbours, which are farther away than those of real calls, so the
+    estimate is too high rather than too low. The worst case also includes, for each gap, the loss at one end with the
+    other end's winner.
     """
     open_ = [gap for gap in gaps(known) if gap.middle]
     if len(known) < LEAST and open_:
@@ -197,8 +199,8 @@ def _exchanged(known: Known, gap: Gap) -> float:
 def further(known: Known, most: int = ROUND) -> list[Point]:
     """The points to measure next: the middles of the gaps with the largest possible loss.
 
-    A gap is weighted by its width and by the loss of its ends' best common config at the worse end, or if that is
-    small, by the loss of its ends when left out.
+    A gap is weighted by its width and by the loss of its ends' best common config at the worse end, or, if that is
+    larger, by the mean loss of its ends when left out.
     """
     left_out = _left_out(known)
     found: dict[Point, float] = {}

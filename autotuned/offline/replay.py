@@ -1,4 +1,4 @@
-"""Makes recorded calls again, to be tuned or prepared: imports kernels by name and rebuilds arguments."""
+"""Recreates recorded calls for tuning or preparing: imports kernels by name and rebuilds arguments."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Replayed(Found):
     """The recorded calls of one kernel.
 
     Attributes:
-        tuned: None if the kernel cannot be imported; `reason` says why.
-        kernel: Its recorded name.
-        calls: Most frequent first.
+        tuned: The tuned object; None if it cannot be imported, for the `reason` given.
+        kernel: The recorded name.
+        calls: The calls, most frequent first.
     """
 
     kernel: str = ""
@@ -34,22 +34,23 @@ class Replayed(Found):
 
     @property
     def name(self) -> str:
-        """Its public name."""
+        """The kernel's public name."""
         return self.kernel
 
     @property
     def count(self) -> int:
-        """Total count of its calls."""
+        """Total count of the calls."""
         return sum(call.count for call in self.calls)
 
 
 def load(path: Path, files: Iterable[str] = ()) -> list[Replayed]:
     """Import the kernels of a recording, the most frequently called first.
 
-    Modules are imported by name. A file named by the recording is run only if it is among `files`, or a recording could
-    have any file run.
+    Modules are imported by name. A file named by the recording is run only if it is among `files`; otherwise a
+    recording could run any file.
 
     Args:
+        path: The recording.
         files: The user's targets; those that are files may be run.
 
     Raises:
@@ -91,14 +92,16 @@ def _imported(kernel: str, target: str) -> Found:
 
 
 def call_of(found: Found, recorded: RecordedCall, device: str) -> tuple[Call, list[str]]:
-    """A call like the recorded one, and the configs, as text, without a recorded grid.
+    """A call like the recorded one, and the configs (as text) that have no recorded grid.
 
     Args:
-        device: Where torch tensors are made, "cuda" or "cpu".
+        found: The kernel.
+        recorded: The call.
+        device: Device of torch tensors, "cuda" or "cpu".
 
     Raises:
-        RecordingError: Its arguments cannot be made here, or none of the present configs has a grid.
-        CallError, ValueError: They do not fit the kernel as it is now.
+        RecordingError: The arguments cannot be created here, or none of the current configs has a grid.
+        CallError, ValueError: The arguments do not fit the current kernel.
     """
     built = arguments.build(recorded.arguments, device)
     places = sorted((name for name in built if name.isdigit()), key=int)

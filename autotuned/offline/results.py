@@ -52,7 +52,7 @@ class Options:
 
     @property
     def several(self) -> str:
-        """The option that names devices or a cluster, which get a process each, or ""."""
+        """The option that makes several processes measure, one per device, or ""."""
         return "devices" if self.devices is not None else "executor ray" if self.executor != "local" else ""
 
 
@@ -83,7 +83,7 @@ class CaseResult:
 
 @dataclass
 class DeviceResult:
-    """What one of several devices did; the fields are those of the command's JSON."""
+    """The part of one of several devices; the fields are those of the command's JSON."""
 
     name: str
     product: str | None
@@ -97,16 +97,16 @@ class DeviceResult:
 
 @dataclass(frozen=True)
 class Covered(JsonFields):
-    """What is known of one group of cases, which differ only in the covered sizes.
+    """Coverage of one group of cases, which differ only in the covered sizes.
 
     Attributes:
         group: The kernel, the generator and the index of the case in it.
-        device: The slug.
-        shapes: How many have been tuned, now or before.
-        by: What serves calls between them: the winner of the "nearest", or a "rule" if it is worth it.
-        mean, worst: The estimated loss of that, by cross-validation; None if too few shapes are known.
-        why: Why no more were tuned.
-        finished: Whether another run would not continue.
+        device: The device's slug.
+        shapes: Number of tuned shapes, from this run or earlier ones.
+        by: What serves calls between the shapes: the winner of the "nearest", or a "rule" if it loses less.
+        mean, worst: The estimated loss of such calls, by cross-validation; None if too few shapes are known.
+        why: Why no more shapes were tuned.
+        finished: Whether another run would tune no more shapes.
     """
 
     group: str
@@ -125,13 +125,13 @@ class TuneResult:
 
     Attributes:
         device: "cuda" or "interpreter".
-        devices: Those that were named, or found in a cluster.
-        without_cases: Kernels that have none.
+        devices: The devices that were named, or found in a cluster.
+        without_cases: Kernels without cases.
         files: The config files written.
         interrupted: Whether Ctrl-C ended it.
-        budget_s: The budget given.
+        budget_s: The given budget.
         binaries: The files' compiled kernels; None if not requested.
-        cover: What is known of the ranges of sizes; None if not requested.
+        cover: Coverage of the ranges of sizes; None if not requested.
     """
 
     device: str = ""
@@ -181,15 +181,15 @@ class BuiltFile:
     path: str  # the config file
     kernel: str
     of: int
-    entries: int = 0  # how many have binaries now, of `of`
-    variants: int = 0  # how many were built, `generic` of them without assumptions
+    entries: int = 0  # number of entries with binaries, out of `of`
+    variants: int = 0  # number of variants built, `generic` of them without assumptions
     generic: int = 0
     bytes: int = 0  # size of its file of binaries
     missing: list[str] = field(default_factory=list)  # entries or variants without binaries, and why, one line each
-    is_foreign: bool = False  # whether it is not for an NVIDIA GPU, so that nothing can be compiled for it
+    is_foreign: bool = False  # True if it is not for an NVIDIA GPU, so that nothing can be compiled
 
     def to_json(self) -> dict[str, Json]:
-        """What commands print of it."""
+        """The file as commands print it with `--json`."""
         return {name: value for name, value in vars(self).items() if name != "is_foreign"}
 
 
@@ -208,7 +208,7 @@ class BuildResult(JsonFields):
 class Observer:
     """Override the methods of interest to follow a run of `tune`.
 
-    `device` is the device's name if several measure, else "".
+    `device` is the device's name if several measure, otherwise "".
     """
 
     def begin(self, case: CaseResult, device: str = "") -> None:
@@ -221,7 +221,7 @@ class Observer:
         """A case is done."""
 
     def count(self, done: int, known: int) -> None:
-        """How many cases are done, of those known so far."""
+        """The number of cases done, and of cases known so far."""
 
     def note(self, line: str, device: str = "") -> None:
-        """A line for the log: a config is left out, or a process restarts."""
+        """A line for the log: a config is excluded, or a process restarts."""

@@ -1,4 +1,4 @@
-"""Cases of kernels on a machine without their GPU: tensors have shapes and no memory."""
+"""Runs generators of cases on a machine without their GPU: tensors have shapes but no memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ASKED, GIVEN = "cuda", "meta"
 
 @contextmanager
 def shapes_only() -> Iterator[None]:
-    """Run generators of cases as on a GPU; tensors on it have no memory and count as aligned, like new ones.
+    """Run generators of cases as on a GPU; its tensors have no memory and count as aligned, like new ones.
 
     Reading values raises. For one thread at a time, since torch's random number generators are replaced.
     """
@@ -38,7 +38,7 @@ class _WithoutMemory(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if function is torch.device:  # generators of cases may ask for their device
+        if function is torch.device:  # generators of cases may compare devices
             return function(*args, **(kwargs or {}))
         named = {name: _moved(value) for name, value in (kwargs or {}).items() if name != "generator"}
         return function(*map(_moved, args), **named)

@@ -1,4 +1,4 @@
-"""Reads the recordings in a shared store, as hosts put them there."""
+"""Reads the recordings that hosts send to a shared store."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from autotuned.recording.file import Gathered, RecordedCall
 from autotuned.remote import client
 from autotuned.remote.place import MAX_FILE_BYTES, RECORDINGS, place
 
-LOOK_S = 10.0  # between two looks, each of which reads all recordings
+LOOK_S = 10.0  # interval of reading all recordings
 
 
 class StoreTail:
     """The recordings of a shared store, merged.
 
-    They name modules to import, so whoever can write the store could run code. Only recordings signed with
-    AUTOTUNED_STORE_KEY are read; without a key only a `file://` store, whose folder says who may write.
+    Recordings name modules to import, so anyone who can write to the store could run code. Only recordings signed with
+    AUTOTUNED_STORE_KEY are read; without a key only those of a `file://` store, whose folder has permissions.
 
     Attributes:
         calls: Distinct calls by identity, with their counts over all hosts.
@@ -46,7 +46,7 @@ class StoreTail:
         self.strange = 0
 
     def look(self) -> bool:
-        """Read changed recordings; returns whether any changed. Retries later if the store cannot be read."""
+        """Read changed recordings; returns whether any changed. If the store cannot be read, a later call retries."""
         if time.monotonic() < self._due:
             return False
         self._due = time.monotonic() + LOOK_S
@@ -54,8 +54,8 @@ class StoreTail:
             names = sorted(self._backend.names(RECORDINGS))
             read = self._backend.read_all(names, MAX_FILE_BYTES)
             found = {name: data if isinstance(data, bytes) else b"" for name, data in read if data is not None}
-        except Exception as error:  # every client has its own
-            message = "the shared store %s cannot be asked for recordings (%s); it is asked again."
+        except Exception as error:  # each client has its own errors
+            message = "recordings cannot be read from the shared store %s (%s); trying again later."
             env.warn_once("asked", message, self._place.words, self._place.scrubbed(error), said=self._said)
             return False
         return self._take(found)
@@ -80,7 +80,7 @@ class StoreTail:
         try:
             content = self._place.open(name, data)
         except StoreError as error:
-            message = "a recording in the shared store %s is not used (%s); this is said once."
+            message = "a recording in the shared store %s is not used (%s); this is logged once."
             env.warn_once("recording", message, self._place.words, self._place.scrubbed(error), said=self._said)
             gathered.strange = 1
             return gathered

@@ -30,7 +30,7 @@ EXPECTED = f"expected {FORMS}"
 
 
 def texts(targets: Any, at_least: int = 1) -> list[str]:
-    """One or several targets, which may be paths, as text; TargetError for anything else, or too few."""
+    """One or several targets as text, also from paths; TargetError for other types, or too few targets."""
     given = [targets] if isinstance(targets, (str, os.PathLike)) or not isinstance(targets, Iterable) else [*targets]
     for one in given:
         if not isinstance(one, (str, os.PathLike)):
@@ -45,18 +45,18 @@ class Found:
     """A tuned object of a module."""
 
     tuned: Any  # the `Tuned` or `TunedFunction`
-    # `heuristics` around it, outermost first: each adds arguments before the tuner sees the call.
+    # The `heuristics` around it, outermost first; each adds arguments to the call before the tuner.
     outer: tuple[Any, ...] = ()
 
     @property
     def tuner(self) -> Tuner:
-        """Its tuner."""
+        """The object's tuner."""
         tuner: Tuner = self.tuned.tuner
         return tuner
 
     @property
     def name(self) -> str:
-        """Its public name."""
+        """The object's public name."""
         return self.tuner.tunable.name
 
 
@@ -97,10 +97,11 @@ def bind(found: Found, case: Any) -> Call:
     """The call that a case describes.
 
     Args:
+        found: The tuned object.
         case: `dict(args=(...), kwargs={...}, grid=...)`, each field optional; no grid for a plain callable.
 
     Raises:
-        CallError: It is not such a dict, lacks a grid, or its arguments do not fit.
+        CallError: `case` is not such a dict, lacks a grid, or its arguments do not fit.
     """
     _check_case(found, case)
     args, kwargs = tuple(case.get("args", ())), dict(case.get("kwargs", {}))
@@ -128,7 +129,7 @@ def _check_case(found: Found, case: Any) -> None:
 def _split(target: str) -> tuple[str, str]:
     """The module or file, and the kernel's name or ""."""
     place, colon, kernel = target.rpartition(":")
-    if not colon or set(kernel) & set("/\\"):  # no colon, or that of a Windows drive
+    if not colon or set(kernel) & set("/\\"):  # no colon, or one after a Windows drive
         place, kernel = target, ""
     is_file = place.endswith(".py")
     is_other = "." in place and Path(place).is_file()
@@ -172,7 +173,7 @@ def _import_module(name: str, target: str) -> ModuleType:
 
 
 def _is_missing(error: ModuleNotFoundError, name: str) -> bool:
-    """Whether the module itself, or a package around it, is missing, rather than something it imports."""
+    """Whether the module itself, or a package around it, is missing, not a module that it imports."""
     return error.name is not None and f"{name}.".startswith(f"{error.name}.")
 
 
@@ -250,7 +251,7 @@ def _importing(target: str) -> Iterator[None]:
     except SyntaxError as error:
         where = f"{error.filename}:{error.lineno}" if error.filename else _line_of(error)
         raise TargetError(f"target {target!r}: syntax error at {where}: {error.msg}.", target=target) from error
-    except (Exception, SystemExit) as error:  # whatever a module's top level may raise
+    except (Exception, SystemExit) as error:  # a module's top level may raise anything
         raise TargetError(_import_failed(error, target), target=target) from error
 
 
@@ -259,13 +260,13 @@ def _import_failed(error: BaseException, target: str) -> str:
     if isinstance(error, ModuleNotFoundError):
         hint = " Install it, or set PYTHONPATH so that it is found."
     elif isinstance(error, SystemExit):
-        hint = ' Put what runs as a script under `if __name__ == "__main__":`.'
+        hint = ' Put the script part under `if __name__ == "__main__":`.'
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": .")
     return f"target {target!r}: importing it failed at {_line_of(error)}: {text}.{hint}"
 
 
 def _line_of(error: BaseException) -> str:
-    """`file:line` of the innermost frame of the user's own code, else of the innermost frame."""
+    """`file:line` of the innermost frame in the user's code, or of the innermost frame."""
     frames = traceback.extract_tb(error.__traceback__)
     installed = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     foreign = (str(Path(__file__).parent.parent), "<frozen", *installed)
@@ -274,13 +275,13 @@ def _line_of(error: BaseException) -> str:
     return f"{frame.filename}:{frame.lineno}"
 
 
-# -- from a module to what is tuned in it -------------------------------------------------------------------------
+# -- from a module to its tuned objects ---------------------------------------------------------------------------
 
 
 def _as_found(value: Any) -> Found | None:
     if isinstance(value, TunedFunction):
         return Found(value)
-    # Not imported here, since Triton may be missing: if nobody imported it, no Triton kernel is decorated.
+    # Not imported here, since Triton may be missing; if it is not imported, no Triton kernel is decorated.
     module = loaded("api.tuned")
     layers = list(kernel.layers(value)) if module is not None else []
     for depth, layer in enumerate(layers):

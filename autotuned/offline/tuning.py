@@ -1,4 +1,4 @@
-"""`tune`: tunes every case of the targets, in this process or in processes that can be killed."""
+"""`tune`: tunes all cases of the targets, in this process or in processes that can be killed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tune(
     ray_address: str | None = None,
     cover: Mapping[str, Sequence[int]] | None = None,
 ) -> TuneResult:
-    """`autotuned tune` from Python: measure every case of the targets, store the choices, and write config files.
+    """Measure all cases of the targets, store the choices and write config files: `autotuned tune` from Python.
 
     Ctrl-C ends it early and returns the results so far. An exception that ends it has these results as its
     attribute `result`.
@@ -46,18 +46,18 @@ def tune(
         targets: What to tune: `pkg.module`, `pkg.module:kernel`, `file.py`, `file.py:kernel`, or a recorded
             `calls.jsonl`.
         out: Write config files into this folder; existing files are added to.
-        devices: GPUs to tune on, a process each: "all", or comma-separated indices or UUIDs.
+        devices: GPUs to tune on, with a process each: "all", or comma-separated indices or UUIDs.
         budget_s: Limit for all cases together, in seconds; another run continues.
         force: Measure stored cases again.
         binaries: Compile the kernels that the config files in `out` need, and write them next to these
             (docs/ship-without-a-compiler.md).
         progress: Receives progress.
         isolate: Measure in a process that can be killed; default on a GPU.
-        timeout_s: In such a process, limit for compiling or running one config.
+        timeout_s: Limit for compiling or running one config in such a process, in seconds.
         executor: Where to tune: "local", or "ray" for a cluster.
-        cover: Ranges of sizes, `{"M": (1, 8192)}`: tunes as few shapes of them as it takes to know the calls between.
+        cover: Ranges of sizes, `{"M": (1, 8192)}`: tunes as few shapes in them as suffice to serve all others.
             Generators of cases take these sizes by keyword.
-        ray_address: The cluster; default `RAY_ADDRESS`, else one that runs on this host, else a new one.
+        ray_address: The cluster; default `RAY_ADDRESS`, otherwise one on this host, otherwise a new one.
 
     Returns:
         A result for each case. A failing case is not an error: see `failed` and `unfinished`.
@@ -67,8 +67,8 @@ def tune(
         TargetError: A target cannot be loaded, or none of its kernels has cases.
         RecordingError: A recording cannot be read.
         NoDeviceError: The requested device is missing, or Triton was imported for another one.
-        DeviceLostError: A config left the device in an error state, without isolation.
-        OutputError: Nothing can be written to `out`.
+        DeviceLostError: Without isolation, a config left the device in an error state.
+        OutputError: `out` cannot be written.
         ConfigFileError, OSError: A config file cannot be added to.
         AutotunedError: The measuring processes cannot start, or end without a config to blame.
     """
@@ -84,18 +84,18 @@ def tune(
     if cover is None:
         result = measured(targets, options, observer)
     else:
-        from autotuned.offline import covering  # fits rules, for which NumPy is imported
+        from autotuned.offline import covering  # imports NumPy to fit rules
 
         result = covering.run(options, ranges.checked(cover), lambda options: measured(targets, options, observer))
     if binaries and result.files:
-        from autotuned.offline.binaries import build  # needs the half of the library that compiles
+        from autotuned.offline.binaries import build  # imports the part of the library that compiles
 
         result.binaries = build(result.files, targets)
     return result
 
 
 def measured(targets: Sequence[str], options: Options, observer: Observer) -> TuneResult:
-    """Measure all cases of the targets; the options are checked already."""
+    """Measure all cases of the targets, with checked options."""
     if options.several or isolates(options.isolate):
         return _finished(Pool(targets, options, observer, _executor(options)))
     return _finished(_here(targets, options, observer))
@@ -128,7 +128,7 @@ def _finished(run: InProcess | Pool) -> TuneResult:
 
 
 class InProcess:
-    """Tunes the cases one after the other in this process."""
+    """Tunes cases one after the other in this process."""
 
     def __init__(self, found: Cases, options: Options, device: str, observer: Observer) -> None:
         self._cases, self._options, self._observer = found, options, observer
@@ -142,7 +142,7 @@ class InProcess:
         return self._result
 
     def run(self) -> None:
-        """Go through all cases; Ctrl-C ends it early.
+        """Tune all cases; Ctrl-C ends it early.
 
         Raises:
             DeviceLostError: A config left the device in an error state.

@@ -1,4 +1,4 @@
-"""Checks shipped choices against the program: whether its kernels have the configs, and whether they win."""
+"""Checks shipped choices against the program: whether its kernels have the configs, and whether they are fastest."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def find_kernel(name: str) -> Found:
                 raise
             continue
         return found[0]
-    hint = "A kernel with a name= of its own is found in targets=."
+    hint = "Give the module of a kernel with name= in targets=."
     raise TargetError(f"kernel {name!r} cannot be imported ({missing or 'it names no module'}). {hint}", target=name)
 
 
-# -- whether the kernel still has them -------------------------------------------------------------------------------
+# -- whether the kernel still has the configs ------------------------------------------------------------------------
 
 
 def stale(file: ConfigFile, found: Found) -> Iterator[str]:
-    """Entries that the kernel cannot use, or only if a policy allows, one line each."""
+    """A line for each entry that the kernel cannot use, or only if a policy allows it."""
     tuner = found.tuner
     source = tuner.tunable.source
     for group in file.groups():
@@ -86,7 +86,7 @@ def _short(data: Json) -> str:
     return canonical(data)[:160]
 
 
-# -- whether they win ------------------------------------------------------------------------------------------------
+# -- whether the configs are fastest ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ class Contest:
     Attributes:
         shipped_us, default_us, rival_us: Medians in microseconds; None if it did not run. The rival is the stored
             record's runner-up, or without a record the fastest other config.
-        rival: Its label.
+        rival: Label of the rival.
         error: Why the shipped choice did not run.
         beaten: Whether the untuned config is faster by more than a tie, also in a duel of the two.
         path: The config file.
-        near: The call whose choice it is, if that is the nearest shape; `RULE` for a rule's choice.
+        near: The call that the choice was tuned for, if it is the nearest shape's; `RULE` for a rule's choice.
         untuned: Canonical form of the untuned config, and its conditions.
     """
 
@@ -123,14 +123,14 @@ class Contest:
 
     @property
     def loss(self) -> float:
-        """How much slower than the faster of default and rival; negative if it wins."""
+        """Loss against the faster of default and rival; negative if the choice is faster."""
         others = [us for us in (self.default_us, self.rival_us) if us]
         if not self.shipped_us:
             return float("inf")
         return self.shipped_us / min(others) - 1.0 if others else -1.0
 
     def to_json(self) -> dict[str, Json]:
-        """As `autotuned check --json` prints it; no loss if the shipped choice did not run."""
+        """The contest as `autotuned check --json` prints it; loss is None if the shipped choice did not run."""
         return {
             "kernel": self.key.kernel,
             "triton": self.key.context.get("triton"),
@@ -149,7 +149,7 @@ class Contest:
 
 
 class Offered(NamedTuple):
-    """What config files give a call: the config's identity, its file, and its call if another."""
+    """The choice of config files for a call: the config's identity, its file, and its own call if another."""
 
     identity: str
     path: str
@@ -157,7 +157,11 @@ class Offered(NamedTuple):
 
 
 def contests(files: Iterable[tuple[Path, ConfigFile]], found: Found, device: Any) -> Iterator[Contest]:
-    """Time the choices, exact or of the nearest shape, that files give a kernel's cases; may raise DeviceLostError."""
+    """Time the choices of files for a kernel's cases: exact ones, a rule's or the nearest shape's.
+
+    Raises:
+        DeviceLostError: A config left the device in an error state.
+    """
     files = list(files)
     for generator in found.tuned.cases:
         for case in generator(device):
@@ -187,7 +191,7 @@ def _offered(files: Iterable[tuple[Path, ConfigFile]], key: Key, live: Candidate
 
 
 def left_out(files: Iterable[ConfigFile], timed: Iterable[Contest]) -> Iterator[str]:
-    """Choices for this device, toolchain and source that were not timed, a line per kernel."""
+    """A line for each kernel with choices for this device, toolchain and source that were not timed."""
     by_kernel: dict[str, list[Key]] = {}
     for one in timed:
         by_kernel.setdefault(one.key.kernel, []).append(one.key)
@@ -197,13 +201,13 @@ def left_out(files: Iterable[ConfigFile], timed: Iterable[Contest]) -> Iterator[
     for kernel, keys in held.items():
         reached = by_kernel.get(kernel)
         if not reached:
-            yield f"`{kernel}`: no case of it has a choice for this device, toolchain and source"
+            yield f"`{kernel}`: none of its cases has a choice for this device, toolchain and source"
         elif missed := {key for key in keys if key.context == reached[0].context} - {*reached}:
-            yield f"`{kernel}`: choices for this device that belong to no case: {len(missed)}"
+            yield f"`{kernel}`: choices for this device without a case: {len(missed)}"
 
 
 def contest(tuner: Tuner, call: Call, key: Key, offered: Offered) -> Contest:
-    """Time a shipped choice against the untuned config and the best of the others."""
+    """Time a shipped choice against the untuned config and the fastest rival."""
     live = tuner.chooser.candidates(call)
     shipped, default = offered.identity, live.untuned or next(iter(live))
     config = json.loads(shipped)
@@ -227,7 +231,7 @@ def _median(timing: Timing) -> float:
 
 
 def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> list[str]:
-    """The runner-up of an earlier measurement here, or all others."""
+    """The runner-up of an earlier measurement on this device, or all other configs."""
     record = records.read_of(key)
     measured = [t for t in (record.timings if record else ()) if t.usable and t.identity in live]
     ranked = [timing.identity for timing in sorted(measured, key=_median) if timing.identity != shipped]
@@ -235,13 +239,16 @@ def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> li
 
 
 def retime(tuner: Tuner, call: Call, live: Live, stays: str) -> tuple[str | None, dict[str, Timing]]:
-    """Race some configs of a call without storing anything: the winner's identity, and the timings.
+    """Race some configs of a call without storing anything; returns the winner's identity, and the timings.
 
     Args:
+        tuner: The kernel's tuner.
+        call: The call.
+        live: The configs.
         stays: Identity of the config that wins ties and must be beaten in a final duel.
 
     Raises:
-        AllConfigsFailedError: None of them runs.
+        AllConfigsFailedError: None of the configs runs.
         DeviceLostError: A config left the device in an error state.
     """
     options, target = tuner.options, tuner.tunable
@@ -260,7 +267,7 @@ def retime(tuner: Tuner, call: Call, live: Live, stays: str) -> tuple[str | None
 def drop(one: Contest) -> str:
     """Stop a choice from serving a call for which the untuned config is faster; returns a line about it.
 
-    An entry of this very call is removed. A rule or the nearest shape stays right for other calls: this call gets an
+    An entry for this call is removed. A rule or the nearest shape stays valid for other calls, so this call gets an
     entry with the untuned config.
 
     Raises:
@@ -274,4 +281,4 @@ def drop(one: Contest) -> str:
         whose = "a rule" if one.is_of_rule else "the nearest shape"
         return f"{path}: this call now gets the untuned config instead of the choice of {whose}"
     binary_files.take_out([one.key], path)
-    return f"{path}: taken out"
+    return f"{path}: removed"

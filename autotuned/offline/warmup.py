@@ -1,4 +1,4 @@
-"""`warmup`: compiles what a recording's calls need, so that later processes find it."""
+"""`warmup`: compiles the kernels for a recording's calls into Triton's cache, for later processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PreparedCall:
     """One recorded call; the fields are those of the command's JSON.
 
     Attributes:
-        triton: Its version; None for a plain callable.
+        triton: Triton's version; None for a plain callable.
         config: The compiled config; None if it is not ready.
         reason: Why it is not ready.
     """
@@ -41,7 +41,7 @@ class PreparedCall:
 
 @dataclass
 class WarmupResult:
-    """The result of `warmup`, call by call; `binaries` are the config files' binaries, None if not requested."""
+    """The result of `warmup`, call by call; `binaries` are the config files' binaries (None if not requested)."""
 
     calls: list[PreparedCall] = field(default_factory=list)
     binaries: BuildResult | None = None
@@ -64,22 +64,22 @@ def warmup(
     *,
     binaries: str | os.PathLike[str] | None = None,
 ) -> WarmupResult:
-    """`autotuned warmup` from Python: choose and compile each call of a recording, without launching or searching.
+    """Choose and compile each call of a recording, without launches or searches: `autotuned warmup` from Python.
 
     Args:
-        recording: What `autotuned record` wrote.
-        files: Files that it names and may run; kernels of modules are imported by name.
+        recording: The file written by `autotuned record`.
+        files: Files that the recording names and that may be run; kernels of modules are imported by name.
         binaries: A folder of config files: also write the binaries for the calls next to them.
 
     Returns:
-        What is ready, and why the rest is not.
+        The compiled calls, and the reasons for the others.
 
     Raises:
         RecordingError: The recording cannot be read.
         OptionError, NoDeviceError: The device requested by `AUTOTUNED_DEVICE` is not available.
     """
     device, files = tensors_on(use_device()), texts(files or (), 0)
-    with explain.reading_once():  # each untuned call names its nearest key
+    with explain.reading_once():  # for the nearest key of each untuned call
         found = replay.load(Path(recording), files or ())
         result = WarmupResult([prepared(one, call, device) for one in found for call in one.calls])
     if binaries is not None:
@@ -88,7 +88,7 @@ def warmup(
 
 
 def prepared(found: Replayed, recorded: RecordedCall, device: str) -> PreparedCall:
-    """Choose and compile one recorded call, without launching or searching; errors are in the result."""
+    """Choose and compile one recorded call, without launches or searches; errors are in the result."""
     key = recorded.key
     made = PreparedCall(key.kernel, key.context.get("triton"), key.call, recorded.count)
     if found.reason:

@@ -1,1 +1,1 @@
-"""The shared store: asked at a miss, written behind, and who in the fleet searches; `client.py` first."""
+"""The shared store: read at a miss, written in the background, with leases for searches; `client.py` first."""

@@ -1,4 +1,4 @@
-"""A process's side of a shared store: asking, sending, and who searches."""
+"""A process's client of a shared store: reading, sending, and leases that decide who searches."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from autotuned.store.record import TuningRecord, inspect
 log = logging.getLogger("autotuned")
 
 _ASKED_AGAIN_S = 60.0
-_MANY, _FEW = 100, 4  # keys asked for in one job: in one round trip, or in one each
-PATIENCE_S = 5.0  # longest wait for the lock around keeping; work under it takes milliseconds
-TRIES = 8  # attempts to replace records that others replace at the same time
-Backend = Any  # `RedisServer` or `FileSystem`: each needs a package that may not be there
+_MANY, _FEW = 100, 4  # keys read by one job: in one round trip, or in one round trip each
+PATIENCE_S = 5.0  # longest wait for the lock around keeping a record, which takes milliseconds
+TRIES = 8  # attempts to replace a record while others replace it too
+Backend = Any  # `RedisServer` or `FileSystem`; each needs a package that may not be installed
 Then = Callable[[Key, TuningRecord], Any]
 _REPLACES = "replaces"  # in the provenance of a record measured to replace the store's: a random number
 
@@ -43,29 +43,29 @@ class _Lease(NamedTuple):
 
 
 def _keeping() -> AbstractContextManager[object]:
-    """A lock around reading, joining and keeping a record, between threads and processes, and nested."""
+    """A reentrant lock between threads and processes, around reading, merging and keeping a record."""
     return locks.polled(layout.root() / layout.LOCKS / "shared-store.lock", PATIENCE_S)
 
 
 class Asked:
-    """Records asked for in the background."""
+    """Records requested in the background."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self._jobs = jobs
 
     def wait(self, seconds: float | None = None) -> list[Key]:
-        """The keys whose records changed and came in time; the user's store has them."""
+        """Wait, and return the keys whose records changed; the user's store has those that arrived in time."""
         end = time.monotonic() + (threading.TIMEOUT_MAX / 2 if seconds is None else seconds)
         done = [job for job in self._jobs if job.wait(max(0.0, end - time.monotonic()))]
         return [key for job in done for key in job.result or ()]
 
 
 class Client:
-    """Asks and writes the shared store for this process; after any failure the process uses only the user's store.
+    """Reads and writes the shared store for this process; after a failure the process uses only the user's store.
 
     Args:
-        place: The store, and how it is used.
-        backend: Talks to it; None makes the one for the URL at the first request.
+        place: The store, and how to use it.
+        backend: None creates the URL's backend at the first request.
     """
 
     def __init__(self, place: Place, backend: Any = None) -> None:
@@ -83,31 +83,31 @@ class Client:
         self._lock = threading.Lock()
         self._worker = Worker(self.place.retry_s, self._say_failure, self._idle)
         self._leases: dict[str, _Lease] = {}  # by digest
-        self._unsent: dict[str, tuple[TuningRecord, bool, int]] = {}  # what could not be written to disk
-        self._waits = True  # something may wait to be sent: from earlier processes, or since a pause
+        self._unsent: dict[str, tuple[TuningRecord, bool, int]] = {}  # records that could not be written to disk
+        self._waits = True  # records may wait to be sent: from earlier processes, or since a pause
 
     def after_fork(self) -> None:
-        """Start over in a forked child: it has no thread and no lease, and needs its own connection."""
+        """Start over in a forked child, which has no thread and no lease, and needs its own connection."""
         if os.getpid() != self._owner:
             self._opened = self._given
             self._begin()
 
-    # -- asking --------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------
 
     def find(self, key: Key) -> bool:
-        """Wait for a key's record, at most `wait_s`; returns whether the user's store has a new one."""
+        """Read a key's record, waiting at most `wait_s`; returns whether the user's store has a new one."""
         return bool(self._wait(lambda: self._fetch([key])))
 
     def ask(self, keys: Iterable[Key], then: Then | None = None, again: bool = True) -> Asked:
-        """Ask for the newest records of keys in the background. New ones are kept in the user's store.
+        """Read the newest records of keys in the background and keep them in the user's store.
 
         Args:
-            keys: Of any kernels.
+            keys: Keys, of any kernels.
             then: Called on another thread with each key whose record changed, and the record.
-            again: False skips keys asked for within the last minute.
+            again: False skips keys requested within the last minute.
 
         Returns:
-            An object to wait for.
+            A handle to wait for.
         """
         now = time.monotonic()
         wanted = [key for key in keys if again or now - self._asked.get(key.digest, -1e9) > _ASKED_AGAIN_S]
@@ -116,7 +116,7 @@ class Client:
         self._asked.update((key.digest, now) for key in wanted)
         if not wanted or self._worker.is_away("read"):
             return Asked([])
-        size = _MANY if self.place.is_redis else _FEW  # a call that waits is answered in between
+        size = _MANY if self.place.is_redis else _FEW  # between two jobs a waiting call is served
         parts = [wanted[start : start + size] for start in range(0, len(wanted), size)]
         return Asked([self._worker.submit("read", partial(self._fetch, part, then), LATER) for part in parts])
 
@@ -131,10 +131,10 @@ class Client:
         return None
 
     def _loaded(self) -> bool:
-        """Import the client library on this thread, so that its time does not count as a slow store."""
+        """Import the client library on this thread, so that its import does not count as a slow store."""
         try:
             return self._backend() is not None
-        except Exception as error:  # each client has its own for a URL or an option that it does not take
+        except Exception as error:  # each client has its own errors for a bad URL or option
             self._worker.pause("read", error)
             self._worker.pause("write", error)
             return False
@@ -147,7 +147,7 @@ class Client:
             return self._opened
 
     def _fetch(self, keys: list[Key], then: Then | None = None, tries: int = TRIES) -> list[Key]:
-        """Look keys up and keep changed records; again where another process kept one meanwhile."""
+        """Look keys up and keep changed records; retries keys whose record another process kept meanwhile."""
         by_name = {record_name(key.digest): key for key in keys}
         stamps = {name: disk.stamp(layout.record_path(key)) for name, key in by_name.items()}
         changed, again = [], []
@@ -184,9 +184,9 @@ class Client:
         """Copy a record to the user's store, if it differs; a better one measured here stays.
 
         Args:
-            key: Of the record.
+            key: The record's key.
             found: The store's record.
-            is_later: It replaces a record measured here, even a better one.
+            is_later: Replace a record measured here, even a better one.
 
         Returns:
             The record that was kept; None if nothing changed.
@@ -203,14 +203,14 @@ class Client:
             follows = is_later or (is_sent and ("store" in own.provenance or self._is_replaced(own, found)))
             kept = (better.joined if follows else better.merged)(found, own)
             if is_sent and not follows and not better.is_same(kept, found) and not self.place.read_only:
-                self._put(kept, False, 0)  # measured before there was a store, or lost by it
+                self._put(kept, False, 0)  # measured before the store was used, or lost by it
             if better.is_same(kept, own):
                 return None
         records.keep(kept)
         return kept
 
     def _is_replaced(self, own: TuningRecord, found: TuningRecord) -> bool:
-        """Whether another host measured the store's record to replace the one before."""
+        """Whether another host measured the store's record to replace an earlier one."""
         mark = found.provenance.get(_REPLACES)
         return not self.place.read_only and mark is not None and mark != own.provenance.get(_REPLACES)
 
@@ -223,7 +223,7 @@ class Client:
         """Keep a record in the user's store and send it in the background; returns whether it was kept.
 
         Args:
-            found: Measured here.
+            found: A record measured here.
             again: It was measured to replace the store's record.
         """
         if self.place.read_only or found.winner is None:
@@ -234,10 +234,10 @@ class Client:
         return self._put(found, again, 0 if lease is None else lease.token)
 
     def _put(self, found: TuningRecord, again: bool, fence: int) -> bool:
-        """Put a record into the outbox, keep it, and send it; returns whether it was kept."""
+        """Keep a record and send it through the outbox; returns whether it was kept."""
         digest, path = found.key.digest, layout.record_path(found.key)
         with _keeping():
-            letter = outbox.put(self._box, path, again, fence)  # first: a killed process sends it later
+            letter = outbox.put(self._box, path, again, fence)  # first: if killed, a later process sends it
             kept = records.keep(found)
         if letter is None or not kept:
             self._unsent[digest] = found, again, fence
@@ -245,7 +245,7 @@ class Client:
         return kept
 
     def begin(self) -> None:
-        """Begin to send what earlier processes could not."""
+        """Begin to send records left by earlier processes."""
         if not self._worker.is_running and not self.place.read_only:
             self._worker.submit("", lambda: None, LATER)
 
@@ -273,10 +273,10 @@ class Client:
         outbox.digests(self._box)
 
     def _write(self, found: TuningRecord, again: bool, fence: int = 0) -> None:
-        """Write a record to the store, unless it has a better one or that of a later lease; then keep that one here.
+        """Write a record to the store; if the store has a better or later-leased one, keep that one here instead.
 
         Raises:
-            Exception: Whatever the client raises; OSError if others write all the time.
+            Exception: Any error of the client; OSError if other writers always come first.
         """
         backend, name = self._backend(), record_name(found.key.digest)
         found = _unmarked(found)
@@ -302,23 +302,23 @@ class Client:
         raise beaten(name)
 
     def _keep_sent(self, found: TuningRecord, merged: TuningRecord) -> None:
-        """Keep the merged record, unless another was measured here meanwhile."""
+        """Keep the merged record, unless a new one was measured here meanwhile."""
         with _keeping():
             own = records.read_of(found.key)
             if own is None or better.is_same(own, found):
                 records.keep(merged)
 
     def _stored(self, digest: str) -> tuple[TuningRecord | None, str]:
-        """The store's trusted record for a key, and the version that a write replaces."""
+        """The store's trusted record for a key, and the version that a write would replace."""
         try:
             data, seen = self._backend().read(record_name(digest), MAX_RECORD_BYTES, for_update=True)
-        except ValueError as error:  # too large to be one
+        except ValueError as error:  # too large for a record
             return self.believed(digest, error), "*"
         found = None if data is None else self.believed(digest, data)
         return found and self._marked(found), seen
 
     def flush(self, seconds: float) -> bool:
-        """Wait until everything was sent or tried; returns whether that took no longer."""
+        """Wait until every record was sent or tried; returns whether that was done in time."""
         if os.getpid() != self._owner or self._worker.is_away("write"):
             return False
         if not self._worker.is_running:
@@ -339,11 +339,11 @@ class Client:
     # -- who searches --------------------------------------------------------------------------------------------
 
     def turn(self, key: Key) -> tuple[bool, str | None]:
-        """Look a key up, and try to become the one in the fleet that searches it; waits at most `wait_s`.
+        """Look a key up and, if there is no record, try to take the lease for its search; waits at most `wait_s`.
 
         Returns:
-            Whether the user's store has a new record, and who searches: "" for this process, None if nobody was asked
-            (there was a record, there are no leases, or the store is down).
+            Whether the user's store has a new record, and who searches: "" for this process, None if no lease was
+            requested (there was a record, the store has no leases or is down).
         """
         digest, nonce, thread = key.digest, os.urandom(8).hex(), threading.get_ident()
 
@@ -354,7 +354,7 @@ class Client:
                 return False, None
             try:
                 who = self._leased(digest, nonce, thread)
-            except Exception as error:  # a server that may be read and not written
+            except Exception as error:  # such as a read-only server
                 self._worker.pause("write", error)
                 return False, None
             # Look again: the previous holder of the lease may have written meanwhile.
@@ -363,7 +363,7 @@ class Client:
         return self._wait(ask) or (False, None)
 
     def _leased(self, digest: str, nonce: str, thread: int, token: int = 0) -> str:
-        """Take a lease, or renew the one with this token; returns "" or who holds it."""
+        """Take a lease, or renew the one with this token; returns "" or its holder."""
         who = f"process {os.getpid()} on {locks.host() or 'a host'}"
         had, answer = self._backend().lease(record_name(digest), nonce, self.place.lease_s, who, token)
         if not had:
@@ -372,9 +372,9 @@ class Client:
         return ""
 
     def release(self, key: Key) -> None:
-        """Let others search a key once the result is sent."""
+        """Release this thread's lease of a key once the result is sent."""
         thread = threading.get_ident()
-        self._worker.submit("", lambda: self._released(key.digest, thread), SENT)  # also while the store is away
+        self._worker.submit("", lambda: self._released(key.digest, thread), SENT)  # kind "": runs during pauses too
 
     def _released(self, digest: str, thread: int) -> None:
         lease = self._leases.get(digest)
@@ -384,7 +384,7 @@ class Client:
         if not self._worker.is_away("write"):
             try:
                 self._let_go(digest)
-            except Exception as error:  # it is released after the pause
+            except Exception as error:  # released after the pause
                 self._worker.pause("write", error)
 
     def _let_go(self, digest: str) -> None:
@@ -396,9 +396,9 @@ class Client:
     # -- between jobs --------------------------------------------------------------------------------------------
 
     def _idle(self) -> float | None:
-        """Renew leases and send waiting records; returns the seconds until there is more to do."""
+        """Renew leases and send waiting records; returns the seconds until the next work is due."""
         now, is_away = time.monotonic(), self._worker.is_away("write")
-        for digest, lease in list(self._leases.items()):  # also in a pause, which may be longer than they last
+        for digest, lease in list(self._leases.items()):  # also in a pause, which may outlast them
             if lease.due <= now:
                 self._renew(digest, lease)
         if self._waits and not is_away:
@@ -411,16 +411,16 @@ class Client:
 
     def _renew(self, digest: str, lease: _Lease) -> None:
         try:
-            if self._leased(digest, lease.nonce, lease.thread, lease.token):  # lost: another has it, or has written
+            if self._leased(digest, lease.nonce, lease.thread, lease.token):  # lost: another holds it, or wrote since
                 self._leases[digest] = lease._replace(due=math.inf)
-        except Exception as error:  # as any job; it is tried again before it ends
+        except Exception as error:  # any client error; tried again before the lease ends
             self._leases[digest] = lease._replace(due=time.monotonic() + self.place.lease_s / 3)
             if not self._worker.is_away("write"):
                 self._worker.pause("write", error)
 
     def _say_failure(self, kind: str, error: BaseException) -> None:
-        message = "the shared store %s cannot be %s (%s): going on with the local one, and trying again after %.0f s."
-        words = self.where, "asked" if kind == "read" else "written", self.place.scrubbed(error), self.place.retry_s
+        message = "the shared store %s cannot be %s (%s): using the local one, and trying again after %.0f s."
+        words = self.where, "read" if kind == "read" else "written", self.place.scrubbed(error), self.place.retry_s
         env.warn_once(words[1], message, *words, said=self._said)
 
 
@@ -429,12 +429,12 @@ def _unmarked(found: TuningRecord) -> TuningRecord:
 
 
 def beaten(name: str) -> OSError:
-    """The error if others write all the time."""
+    """The error if other writers always come first."""
     return OSError(f"expected to replace {name}, got beaten by other writers {TRIES} times")
 
 
 def backend_of(place: Place) -> Backend:
-    """Make the backend of a store.
+    """Create the backend of a store.
 
     Raises:
         StoreError: Its package is not installed, or refuses the URL or an option.

@@ -1,4 +1,4 @@
-"""The shared store of a process: from `connect`, else from the environment."""
+"""The shared store of a process: from `connect`, otherwise from the environment."""
 
 from __future__ import annotations
 
@@ -51,19 +51,17 @@ def connect(
     retry_s: float = RETRY_S,
     **options: Any,
 ) -> Connection:
-    """Use a shared store behind the user's own, for the whole process, instead of that of `AUTOTUNED_STORE`.
-
-    It is not asked before a call misses in the user's store.
+    """Use a shared store for the whole process, instead of `AUTOTUNED_STORE`, for calls that miss in the user's store.
 
     Args:
         url: `redis://`, `rediss://`, or what fsspec opens, such as `s3://bucket/folder` or `file:///mnt/shared`.
-        namespace: Keeps users of one server apart; default: what follows a `#` in the URL, else "default".
-        key: Signs everything sent; anything not signed with it is ignored. Default: `AUTOTUNED_STORE_KEY`.
-        read_only: Send nothing; `AUTOTUNED_STORE_READ_ONLY=1` says so for every store.
-        wait_s: Longest time in seconds that a call waits instead of searching.
-        lease_s: Seconds after which the lease of a dead host ends.
+        namespace: Keeps users of one server apart; default: the part of the URL after `#`, or "default".
+        key: Signs everything sent; data not signed with it is ignored. Default: `AUTOTUNED_STORE_KEY`.
+        read_only: Send nothing; `AUTOTUNED_STORE_READ_ONLY=1` sets it for every store.
+        wait_s: Longest wait of a call, in seconds, before it searches.
+        lease_s: Seconds after which the lease of a dead host expires.
         retry_s: Seconds without requests after a failure.
-        options: Passed to the client of the package redis, or to fsspec's file system.
+        options: Passed to the `redis` client, or to fsspec's file system.
 
     Returns:
         The connection; `.close()` or the end of a `with` block ends it.
@@ -90,7 +88,7 @@ def keep(found: TuningRecord, again: bool = False) -> bool:
 
     Args:
         found: A record.
-        again: It was measured to replace the one there.
+        again: It was measured to replace the stored one.
 
     Returns:
         Whether it was kept.
@@ -105,7 +103,7 @@ def store() -> Client | None:
 
 
 def of_environment() -> Client | None:
-    """The store that `AUTOTUNED_STORE` names; None without one, or, with one warning, if it cannot be used."""
+    """The store named by `AUTOTUNED_STORE`; None if unset or, with one warning, unusable."""
     url = env.store_url()
     if not url:
         return None

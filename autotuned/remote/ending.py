@@ -1,4 +1,4 @@
-"""What clients of shared stores do at the end of a process and in a forked child."""
+"""Sends waiting records at the end of a process, and resets clients of shared stores in a forked child."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _flush_all() -> None:
 
 
 def flush_before_executors_end() -> None:
-    """Flush before `concurrent.futures` ends its threads: clients of buckets need them to look up a host.
+    """Flush before `concurrent.futures` ends its threads, which clients of buckets need to resolve host names.
 
     The standard library has no public hook for this; without it, the next process sends the rest.
     """

@@ -17,17 +17,17 @@ from autotuned.remote.place import Place, bounded
 from autotuned.store import locks
 
 TIMEOUT_S = 5.0
-_LOCK_S = 5.0  # a write takes milliseconds; after this wait it proceeds without the lock
+_LOCK_S = 5.0  # a write takes milliseconds; after this wait it goes on without the lock
 
 
 class FileSystem:
-    """Files `<URL>/<namespace>/<name>` of whatever fsspec opens.
+    """Files `<URL>/<namespace>/<name>` in any file system that fsspec opens.
 
-    Files are replaced atomically. On S3 a write is refused if somebody else wrote meanwhile; in a folder a lock file
-    separates writers if the file system has locks; elsewhere the last writer wins.
+    Files are replaced atomically. S3 refuses a write if another writer came first; in a folder a lock file separates
+    writers if the file system has locks; elsewhere the last writer wins.
 
     Raises:
-        StoreError: fsspec, or its half for this URL, is not installed.
+        StoreError: fsspec, or its package for this URL, is not installed.
     """
 
     has_leases = False
@@ -39,11 +39,11 @@ class FileSystem:
 
             get_filesystem_class(self._protocol.rpartition("::")[2])
             if self._protocol in _OPTIONS:
-                self._fs.connect()  # reads megabytes of JSON, which is not the store's slowness
+                self._fs.connect()  # reads megabytes of JSON, which must not count as a slow store
 
     @contextmanager
     def _said(self) -> Iterator[None]:
-        """Turn the errors of any file system into ours."""
+        """Turn errors of any file system into StoreError."""
         try:
             yield
         except Exception as error:
@@ -54,7 +54,7 @@ class FileSystem:
 
     @cached_property
     def _made(self) -> tuple[Any, str]:
-        """The file system and the folder of the namespace; made at first use, since some connect then."""
+        """The file system and the namespace's folder; created at first use, since some connect then."""
         from fsspec.core import url_to_fs
 
         options = {**_OPTIONS.get(self._protocol, {}), "skip_instance_cache": True, "use_listings_cache": False}
@@ -80,22 +80,22 @@ class FileSystem:
 
     @property
     def folder(self) -> Path | None:
-        """The folder that the URL names, of this machine; None elsewhere."""
+        """The local folder that the URL names; None for other file systems."""
         return Path(self._root).parent if self._is_folder else None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection is held."""
 
     def read(self, name: str, most: int, for_update: bool = False) -> tuple[bytes | None, str]:
         """Content and its version; None and "" if there is none.
 
         Args:
-            name: What it was written as.
+            name: The name it was written under.
             most: Largest size in bytes.
-            for_update: Ask for the version: another round trip.
+            for_update: Also read the version, in another round trip.
 
         Raises:
-            ValueError: It is larger than `most` bytes, or no plain file.
+            ValueError: It is larger than `most` bytes, or not a plain file.
         """
         path = self._root + name
         if self._is_folder:
@@ -105,7 +105,7 @@ class FileSystem:
                 return None, ""
             except IsADirectoryError:
                 raise ValueError(f"{name}: expected a file, got a folder.") from None
-        try:  # first what tells it from others: if it is replaced before it is read, the write is refused
+        try:  # the version first: if the content is replaced before it is read, the write is refused
             seen = str(self._fs.info(path).get("ETag", "")) if for_update else ""
             data = self._fs.cat_file(path, start=0, end=most + 1)
         except FileNotFoundError:
@@ -117,7 +117,7 @@ class FileSystem:
         return bounded(name, data, most), seen
 
     def read_all(self, names: list[str], most: int) -> Iterator[tuple[str, bytes | ValueError | None]]:
-        """The content of several names; an error for what cannot be a record."""
+        """The content of several names; a ValueError for content that cannot be a record."""
         for name in names:
             try:
                 yield name, self.read(name, most)[0]
@@ -125,19 +125,19 @@ class FileSystem:
                 yield name, error
 
     def write(self, name: str, data: bytes, seen: str, fence: int = 0, is_believed: bool = True) -> str:
-        """Replace a version: "written", or "changed" if it is known to be another now.
+        """Replace a version: "written", or "changed" if another writer is known to have come first.
 
         Args:
-            name: What it is found by.
-            data: Its whole content.
+            name: The name to read it under.
+            data: The whole content.
             seen: The version from `read`; "*" for any.
             fence: Not used: there are no leases.
             is_believed: Not used.
         """
         path = self._root + name
         if self._is_folder:
-            disk.make_folder(Path(path).parent, 0o777)  # others write there too, if the umask lets them
-            if os.path.isdir(path):  # nobody finds a record there
+            disk.make_folder(Path(path).parent, 0o777)  # for other users too, as the umask allows
+            if os.path.isdir(path):  # in the way: move it aside
                 os.rename(path, Path(path).with_name(f".{os.urandom(8).hex()}"))
             disk.write_bytes(Path(path), data)
             return "written"
@@ -162,11 +162,11 @@ class FileSystem:
             self._fs.pipe_file(path, data, **condition)
 
     def updating(self, name: str) -> Any:
-        """A `with` block in which nobody else reads and replaces a record of a folder."""
+        """A `with` block that excludes other writers of a record; it does so only in a folder."""
         if not self._is_folder:
             return nullcontext()
         path = Path(self._root + name)
-        with suppress(OSError):  # the write says why not
+        with suppress(OSError):  # the write reports the reason
             disk.make_folder(path.parent, 0o777)
         return locks.locked(path.with_name(".lock"), timeout_s=_LOCK_S)
 
@@ -175,7 +175,7 @@ class FileSystem:
         return (name for name, _, _ in self.sizes(prefix))
 
     def sizes(self, prefix: str) -> Iterator[tuple[str, int, float]]:
-        """Names with bytes and seconds since they were written."""
+        """Names, with their size in bytes and the seconds since they were written."""
         try:
             found = self._fs.find(self._root + prefix, detail=True)
         except FileNotFoundError:
@@ -193,7 +193,7 @@ class FileSystem:
             pass
 
     def keep_for(self, name: str, seconds: float) -> None:
-        """Not here: files tell when they were written, and `gc` removes old ones."""
+        """Do nothing: `gc` removes old files by their modification time."""
 
 
 def _age_s(info: dict[str, Any], now: float) -> float:
@@ -206,6 +206,6 @@ def _is_conflict(error: OSError) -> bool:
     return any(word in words for word in ("PreconditionFailed", "ConditionalRequestConflict", "pre-conditions", "412"))
 
 
-# One attempt with short timeouts: callers can proceed without it.
+# One attempt with short timeouts: callers can do without the store.
 _S3 = {"config_kwargs": {"connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S, "retries": {"max_attempts": 1}}}
 _OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}

@@ -1,4 +1,4 @@
-"""Records waiting to be sent to a shared store: one small file each, which outlives the process."""
+"""Records waiting to be sent to a shared store: one small file each, which survives the process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ _LOST_S = 86400.0  # a record missing by then was deleted or never written
 
 
 class Letter(NamedTuple):
-    """A record to send: its file, whether it replaces the store's, and the outbox files that name it.
+    """A record to send.
 
     Attributes:
+        record: The record's file.
+        again: It replaces the store's record.
         fence: Token of the lease under which it was measured; 0 for none.
+        files: The outbox files that name it.
     """
 
     record: Path
@@ -32,22 +35,19 @@ class Letter(NamedTuple):
 
 
 def folder(store: str) -> Path:
-    """The outbox folder of a store.
-
-    Its name is a salted digest, which reveals nothing about the store.
-    """
+    """The outbox folder of a store; its name is a salted digest, which reveals nothing about the store."""
     return layout.root() / layout.OUTBOX / salted(store)
 
 
 def salted(text: str) -> str:
-    """A short digest of a text that another cache folder has another one of: hosts may share name and paths."""
+    """A short digest of a text, different in each cache folder, since hosts may share names and paths."""
     return hmac.new(_salt(layout.root() / layout.SALT), text.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[
         :16
     ]
 
 
 def _salt(path: Path) -> bytes:
-    """The random number in a file, made by the first process; if that fails, the outbox cannot be written either."""
+    """The random number in a file, created by the first process; without it the outbox cannot be written either."""
     made = os.urandom(_SALT_BYTES)
     with contextlib.suppress(OSError):
         disk.make_folder(path.parent)
@@ -58,16 +58,16 @@ def _salt(path: Path) -> bytes:
             found = disk.read_bytes(path, _SALT_BYTES)
             if len(found) == _SALT_BYTES:
                 return found
-            time.sleep(0.001)  # its maker is about to write it
+            time.sleep(0.001)  # its creator is about to write it
             continue
         break
-    with contextlib.suppress(OSError):  # its creator was killed, or something else is there
+    with contextlib.suppress(OSError):  # its creator was killed, or the path is not a file
         disk.write_bytes(path, made)
     return made
 
 
 def put(folder: Path, record: Path, again: bool, fence: int = 0) -> Path | None:
-    """Note that a record must be sent, before it is written; None if the disk refuses."""
+    """Note, before a record is written, that it must be sent; None if the disk refuses."""
     path = folder / f"{record.stem}.{os.urandom(6).hex()}"
     try:
         below = record.relative_to(layout.root()).as_posix()
@@ -78,7 +78,7 @@ def put(folder: Path, record: Path, again: bool, fence: int = 0) -> Path | None:
 
 
 def digests(folder: Path) -> list[str]:
-    """Digests of the keys to send. An empty outbox is removed, so that a starting process need not look."""
+    """Digests of the keys to send. Removes an empty outbox, so that a starting process need not list it."""
     try:
         names = [name for name in os.listdir(folder) if not name.startswith(".")]
     except OSError:

@@ -1,4 +1,4 @@
-"""Where a shared store is, how it is used, and how its content is signed."""
+"""The location of a shared store, how it is used, and how its content is signed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEASE_S = 15.0
 RETRY_S = 60.0
 MAX_RECORD_BYTES = 8 << 20  # 10,000 configs take 4 MiB
 MAX_FILE_BYTES = disk.MAX_FILE_BYTES
-LEAST_KEY = 16  # letters: anyone with one signed record can guess a word
+LEAST_KEY = 16  # letters: a short key can be guessed from one signed record
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FOLDER, _RELATIVE = re.compile(r"(file|local)://localhost/"), re.compile(r"(file|local)://(?!/)")
 _PARTS = r"%[\dA-Fa-f]{2}|[^A-Za-z0-9]+", r"\W+"
@@ -35,14 +35,14 @@ class Place(Frozen):
     """A shared store as a process uses it.
 
     Attributes:
-        url: With its secrets; `words` is without.
+        url: The URL with its secrets; `words` has none.
         namespace: Keeps users of one server apart.
-        key: Signs; None signs nothing and trusts everything.
+        key: The signing key; None signs nothing and trusts everything.
         read_only: Send nothing and take no lease.
-        wait_s: Longest time in seconds that a call waits instead of searching.
-        lease_s: Seconds after which a dead holder's lease ends.
+        wait_s: Longest wait of a call, in seconds, before it searches.
+        lease_s: Seconds after which a dead holder's lease expires.
         retry_s: Seconds without requests after a failure.
-        options: Passed to the client of the package redis, or to fsspec's file system.
+        options: Passed to the `redis` client, or to fsspec's file system.
     """
 
     url: str
@@ -64,7 +64,7 @@ class Place(Frozen):
 
     @property
     def identity(self) -> str:
-        """Identifies the store. Passwords and the signing key are left out: they change while the store stays."""
+        """Identifies the store, without passwords and signing key, which may change while the store stays."""
         from urllib.parse import parse_qsl  # imported here: needed only to send
 
         users, at, rest = self.url.rpartition("@")
@@ -76,11 +76,11 @@ class Place(Frozen):
 
     @property
     def is_redis(self) -> bool:
-        """Whether it is a Redis server; fsspec opens all else."""
+        """Whether it is a Redis server; fsspec opens all others."""
         return self.url.startswith(("redis://", "rediss://"))
 
     def scrubbed(self, error: BaseException) -> str:
-        """An error in one line without secrets: clients put URLs and passwords into theirs."""
+        """An error as one line without secrets: clients put URLs and passwords into their messages."""
         text = " ".join(f"{type(error).__name__}: {error}".split())
         for secret in sorted(_secrets(self), key=len, reverse=True):
             text = re.sub(re.escape(secret), "***", text, flags=re.IGNORECASE)
@@ -108,9 +108,7 @@ class Place(Frozen):
         return content
 
     def _signature(self, name: str, content: bytes) -> str:
-        """Over the namespace and the name, which has the schema and the digest of the key, so that nothing of it
-        verifies in another place.
-        """
+        """Covers namespace and name, with the schema and the key's digest, so that content verifies nowhere else."""
         if self.key is None:
             return _UNSIGNED
         parts = [_FORMAT.encode(), self.namespace.encode(), name.encode(), content]
@@ -142,19 +140,19 @@ class Place(Frozen):
 
 
 def record_name(digest: str) -> str:
-    """The name of a key's record; it includes the schema, so that two versions of the package can share a store."""
+    """The name of a key's record, with the schema, so that two versions of the package can share a store."""
     return f"v{record.SCHEMA}/{digest[:2]}/{digest}"
 
 
 def bounded(name: str, content: bytes, most: int) -> bytes:
-    """Content read with a limit of `most` + 1 bytes; ValueError if it is larger than `most`."""
+    """Content that was read up to `most` + 1 bytes; ValueError if it is larger than `most`."""
     if len(content) > most:
         raise ValueError(f"shared store: {name}: expected at most {most} bytes, got more.")
     return content
 
 
 def digest_of(name: str) -> str:
-    """The digest in the name of a record."""
+    """The digest in a record's name."""
     return name.rpartition("/")[2]
 
 
@@ -174,9 +172,9 @@ def place(
     retry_s: float = RETRY_S,
     options: Mapping[str, Any] | None = None,
 ) -> Place:
-    """The place of a shared store, checked; nothing is asked of it.
+    """The checked place of a shared store; makes no request.
 
-    The URL `-` stands for that of `AUTOTUNED_STORE`: other users of the machine see the arguments of commands.
+    The URL `-` means that of `AUTOTUNED_STORE`, since other users of the machine see the arguments of commands.
 
     Raises:
         OptionError: The URL or an option is invalid.
@@ -185,13 +183,13 @@ def place(
         if not isinstance(value, kinds):
             raise _wrong(name, "text", type(value).__name__)
     url, mark, fragment = (env.store_url() if url == "-" else str(url)).rpartition("#")
-    if not mark or "@" in fragment:  # it is in a password
+    if not mark or "@" in fragment:  # the # belongs to a password
         url, fragment = url + mark + fragment, ""
     url = _FOLDER.sub(r"\1:///", url)
     if "://" not in url or _RELATIVE.match(url):
         raise _wrong("url", "a URL such as redis://host:6379/0 or file:///folder", _no_url(url))
     named = str(namespace or fragment or "default")
-    if not _NAMESPACE.fullmatch(named):  # of a URL it may be a part of a password
+    if not _NAMESPACE.fullmatch(named):  # from a URL it may be part of a password
         got = repr(named)[:80] if namespace else f"{len(named)} others after the # of the URL"
         raise _wrong("namespace", "at most 64 letters, digits, dots, dashes and underscores", got)
     if key is not None and len(key) < LEAST_KEY:
@@ -203,7 +201,7 @@ def place(
 
 
 def _no_url(text: str) -> str:
-    """A value given instead of a URL: a path with its URL; of anything else only the parts that are not secret."""
+    """A description of a value that is not a URL: a path with its URL; anything else without its secret parts."""
     is_path = text.startswith(("/", "./", "../", "~")) or os.path.isdir(text)
     if is_path and not set("@?#") & set(text):
         url = f"file://{os.path.abspath(os.path.expanduser(text))}"
@@ -218,14 +216,14 @@ def _wrong(option: str, expected: str, got: str) -> OptionError:
 
 def _secrets(place: Place) -> set[str]:
     """Everything secret in a place, also as written in a URL."""
-    from urllib.parse import unquote  # here: only what failed asks
+    from urllib.parse import unquote  # imported here: needed only after a failure
 
     rest = place.url.partition("://")[2]
     users, query = rest.rpartition("@")[0], rest.partition("?")[2]
     values = [value.partition("=")[2] or value for value in query.split("&")]
     found = {users, users.partition(":")[2], query, place.key or "", *values, *_texts(place.options)}
     found |= {place.url} - {place.words}
-    # A client that splits a URL at a letter of the password names a part of it as a host, a port or a database.
+    # A client that splits a URL inside the password reports a part of it as host, port or database.
     found |= {part for one in (users, *values) for split in _PARTS for part in re.split(split, one)}
     return {text for one in found for text in (one, unquote(one), repr(one)[1:-1]) if len(text) > 2}
 
@@ -241,7 +239,7 @@ def _without_passwords(value: Any) -> Any:
 
 
 def shown(text: str, most: int) -> str:
-    """Foreign text made safe for a log: cut, with control characters escaped."""
+    """Foreign text made safe for a log: truncated, with control characters escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[:most])
 
 

@@ -10,14 +10,14 @@ from typing import Any
 from autotuned.errors import StoreError
 from autotuned.remote.place import Place, bounded, shown
 
-TIMEOUT_S = 2.0  # of one command; a launch waits less, and on another thread
+TIMEOUT_S = 2.0  # of one command; a launch waits less (`wait_s`), since commands run on another thread
 FENCE_DIGITS = 16  # before the content: microseconds of the server's clock
 _BATCH = 100
 
-# One lease of a name: had, renewed, or in another's hands. Its fencing token is larger than that of any lease before,
-# also where the server has forgotten all of them.
-# Renew a lost lease only if nobody has written since, and with its old token. A value that is not a string,
-# is empty, or has a token of another day's future was not put there by us.
+# Take or renew the lease of a name, unless another process holds it. Its fencing token is larger than that of any
+# earlier lease, even if the server has forgotten all of them. A lost lease is renewed, with its old token, only if
+# nobody has written since. A value that is not a string, is empty, or has a token more than a day in the future is not
+# ours.
 _KNOWN = """
 local function text(key)
   if redis.call('TYPE', key).ok ~= 'string' then return '' end
@@ -46,7 +46,7 @@ return {{1, token}}
 _RELEASE = f"""{_KNOWN}
 if string.sub(text(KEYS[1]), 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then redis.call('DEL', KEYS[1]) end
 """
-# Replace the value seen, but not one written under a later lease.
+# Replace the value that was read, but not one written under a later lease.
 _WRITE = f"""{_KNOWN}
 local old, fence = text(KEYS[1]), tonumber(ARGV[3])
 local last = ARGV[4] == '1' and fence_of(old) or 0
@@ -61,7 +61,7 @@ class RedisServer:
     """Keys `autotuned:<namespace>:<name>` of a Redis server.
 
     Raises:
-        StoreError: The package `redis` is not installed, or does not take the URL or an option.
+        StoreError: The package `redis` is not installed, or refuses the URL or an option.
     """
 
     has_leases = True
@@ -78,30 +78,30 @@ class RedisServer:
         options = {
             "socket_timeout": TIMEOUT_S,
             "socket_connect_timeout": TIMEOUT_S,
-            "retry": Retry(NoBackoff(), 1),  # once: a connection may have been closed while nobody used it
+            "retry": Retry(NoBackoff(), 1),  # once: an idle connection may have been closed
             **place.options,
             "decode_responses": False,
         }
         try:
             self._client: Any = redis.Redis.from_url(place.url, **options)
-        except Exception as error:  # of how it splits the URL, and of its own options
+        except Exception as error:  # it raises many kinds for URLs and options
             raise StoreError(
                 f"shared store {place.words}: expected a URL and options of the package redis, got "
-                f"{place.scrubbed(error)}. Write other letters of a password than A-Z, a-z and 0-9 as %XX."
+                f"{place.scrubbed(error)}. In a password, write characters other than A-Z, a-z and 0-9 as %XX."
             ) from None
         self._wrong: Any = redis.ResponseError
         self._lease, self._release, self._write = map(self._client.register_script, (_LEASE, _RELEASE, _WRITE))
         self._prefix = f"autotuned:{place.namespace}:"
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._client.close()
 
     def read(self, name: str, most: int, for_update: bool = False) -> tuple[bytes | None, str]:
         """Content and its version; None and "" if there is none.
 
         Raises:
-            ValueError: It is larger than `most` bytes, the most that are read.
+            ValueError: It is larger than `most` bytes.
         """
         try:
             return self._opened(name, self._client.getrange(self._prefix + name, 0, FENCE_DIGITS + most), most)
@@ -109,7 +109,7 @@ class RedisServer:
             return self._opened(name, error, most)
 
     def read_all(self, names: list[str], most: int) -> Iterator[tuple[str, bytes | ValueError | None]]:
-        """The content of several names in few round trips; an error for what cannot be a record."""
+        """The content of several names in few round trips; a ValueError for content that cannot be a record."""
         for start in range(0, len(names), _BATCH):
             some = names[start : start + _BATCH]
             with self._client.pipeline(transaction=False) as asked:
@@ -132,29 +132,29 @@ class RedisServer:
         return bounded(name, data[FENCE_DIGITS:], most), hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
     def write(self, name: str, data: bytes, seen: str, fence: int = 0, is_believed: bool = True) -> str:
-        """Replace a version: "written", "changed" if the version is another now, "fenced" if a later lease wrote.
+        """Replace a version: "written", "changed" if another writer came first, "fenced" if it has a later lease.
 
         Args:
             seen: The version from `read`; "*" for any.
             fence: Token of the lease under which it was measured; 0 for none.
-            is_believed: Whether the stored token counts.
+            is_believed: Whether the stored content, and so its token, is trusted.
         """
         return _text(self._write([self._prefix + name], [data, seen, fence, int(is_believed)]))
 
     def updating(self, name: str) -> AbstractContextManager[Any]:
-        """A `with` block around reading and replacing; here a write itself tells whether somebody came first."""
+        """A `with` block around reading and replacing; it does nothing here, since `write` detects other writers."""
         return nullcontext()
 
     def names(self, prefix: str) -> Iterator[str]:
         """All names with this prefix, unordered."""
-        # A namespace has no letters that mean something in a pattern, and neither have our prefixes.
+        # Neither namespaces nor our prefixes contain special characters of patterns.
         for key in self._client.scan_iter(match=f"{self._prefix}{prefix}*", count=1000):
             name = _text(key)[len(self._prefix) :]
             if not name.endswith(".lease"):
                 yield name
 
     def sizes(self, prefix: str) -> Iterator[tuple[str, int, float]]:
-        """Names with bytes and seconds since the last use, roughly."""
+        """Names, with their size in bytes and the approximate seconds since their last use."""
         names = list(self.names(prefix))
         for start in range(0, len(names), _BATCH):
             some = names[start : start + _BATCH]
@@ -173,18 +173,18 @@ class RedisServer:
         self._client.delete(self._prefix + name)
 
     def keep_for(self, name: str, seconds: float) -> None:
-        """Let a name that is not written again go after some time."""
+        """Let a name expire after this time unless it is written again."""
         self._client.expire(self._prefix + name, round(seconds))
 
     def lease(self, name: str, nonce: str, seconds: float, who: str, token: int = 0) -> tuple[bool, str]:
-        """Take or renew the lease of a name: whether that worked, and its fencing token or who holds it.
+        """Take or renew the lease of a name; returns whether that worked, and its fencing token or its holder.
 
         Args:
-            name: Of the record.
+            name: The record's name.
             nonce: Identifies this lease.
             seconds: Its lifetime.
             who: The holder, for people.
-            token: Of the lease to renew; 0 for a new one.
+            token: Token of the lease to renew; 0 for a new one.
         """
         keys = [f"{self._prefix}{name}.lease", self._prefix + name]
         had, answer = self._lease(keys, [nonce, max(1, round(seconds * 1000)), who, token])

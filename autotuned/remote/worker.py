@@ -1,4 +1,4 @@
-"""The thread that talks to a shared store: jobs by urgency, and pauses after failures."""
+"""The thread that makes requests to a shared store: jobs by urgency, and pauses after failures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 log = logging.getLogger("autotuned")
 
-ASKED, SENT, LATER = range(3)  # urgency: somebody waits, just measured, can wait
+ASKED, SENT, LATER = range(3)  # urgency: a call waits, just measured, can wait
 _DONE = object()
 
 
 class Job:
-    """A job for the thread; its result is None if it failed or was not tried."""
+    """A job for the thread; `result` is None if it failed or was not tried."""
 
     def __init__(self, kind: str, action: Callable[[], Any]) -> None:
         self.kind, self.action = kind, action
@@ -25,7 +25,7 @@ class Job:
         self._ended = threading.Event()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end; returns whether it came in time."""
+        """Wait until it has ended; returns whether it has."""
         return self._ended.wait(seconds)
 
     def end(self) -> None:
@@ -34,15 +34,14 @@ class Job:
 
 
 class Worker:
-    """Runs jobs one at a time on a thread that starts with the first.
+    """Runs jobs one at a time on a thread that starts with the first job.
 
-    After a failure, jobs of its kind ("read", "write") end at once without a result for `retry_s`; a job that succeeds
-    ends the pause.
+    After a failure, jobs of the same kind ("read", "write") end at once without a result for `retry_s`.
 
     Args:
         retry_s: Length of a pause in seconds.
         on_failure: Called with the failure that begins a pause.
-        idle: Called between jobs; returns the seconds until its next call, or None.
+        idle: Called between jobs; returns the seconds until its next call, or None for no limit.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Worker:
         self._retry_s, self._on_failure, self._idle = retry_s, on_failure, idle
         self._jobs: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._away: dict[str, float] = {}  # by kind: when it is tried again
+        self._away: dict[str, float] = {}  # by kind: end of the pause
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -64,7 +63,7 @@ class Worker:
                 thread = threading.Thread(target=self._run, name="autotuned-store", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # no thread can start, or the process is exiting: let nobody wait
+                except RuntimeError:  # no thread can start, or the process is exiting: nobody must wait
                     job.end()
                     return job
                 self._thread = thread
@@ -103,7 +102,7 @@ class Worker:
                 _, _, job = self._jobs.get(timeout=self._idle())
             except queue.Empty:
                 continue
-            except Exception as error:  # from `idle`; if the thread ended, all jobs would stay undone
+            except Exception as error:  # from `idle`; if the thread ended, no job would ever run
                 self.pause("write", error)
                 continue
             if job is _DONE:
@@ -115,7 +114,7 @@ class Worker:
             if not self.is_away(job.kind):
                 job.result = job.action()
                 self._away.pop(job.kind, None)
-        except Exception as error:  # any error of client, server or disk: launches continue without the store
+        except Exception as error:  # of client, server or disk: launches continue without the store
             self.pause(job.kind, error)
         finally:
             job.end()

@@ -1,4 +1,4 @@
-"""`refresh`: prepare newer choices of the store aside, and swap them in between launches."""
+"""`refresh`: prepares newer choices of the store in the background, and swaps them in between launches."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from autotuned.store.conditions import Conditions
 from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json, canonical
 
-SHARED_S = 5.0  # how long a look waits for the shared store; later records are found at the next look
-# Between two keys the thread rests this many times as long as the first took: its Python code slows calls of other
-# threads, and so fewer than 1% of them overlap with it.
+SHARED_S = 5.0  # longest wait of a refresh for the shared store; the next refresh finds later records
+# After each key the thread rests this many times as long as the key took: its Python code slows calls of other threads,
+# and with these rests fewer than 1% of them overlap with it.
 RESTS = 150
 
 
@@ -41,7 +41,7 @@ class Swap:
     Attributes:
         before, after: Labels of the configs.
         launches: Number of entries swapped in the launch table.
-        refused: Why it was not swapped, or not everywhere; "" if it was.
+        refused: Why it was not swapped, or only in part; "" if it was.
     """
 
     kernel: str
@@ -55,12 +55,12 @@ class Swap:
 
 @dataclass
 class Refreshed:
-    """Result of one look for newer choices.
+    """Result of one refresh.
 
     Attributes:
         keys: Number of keys of this process that may have a newer choice.
-        swaps: Those that have one.
-        reason: Why there was no look; "" if there was.
+        swaps: The keys that have one.
+        reason: Why nothing was looked up; "" if it was.
     """
 
     keys: int = 0
@@ -70,7 +70,7 @@ class Refreshed:
 
     @property
     def swapped(self) -> list[Swap]:
-        """Keys that have a newer choice now."""
+        """Keys that launch a newer choice now."""
         return [swap for swap in self.swaps if swap.launches]
 
     def to_json(self) -> dict[str, Json]:
@@ -79,10 +79,10 @@ class Refreshed:
 
 
 class Refresher:
-    """A thread that looks for newer choices at intervals, until `close()` or the end of a `with` block.
+    """A thread that refreshes at intervals, until `close()` or the end of a `with` block.
 
     Attributes:
-        latest: Result of the latest look; None before the first.
+        latest: Result of the latest refresh; None before the first.
     """
 
     def __init__(self, every_s: float, strict: bool) -> None:
@@ -107,7 +107,7 @@ class Refresher:
         return stopped.wait(min(RESTS * worked_s, self._every_s, threading.TIMEOUT_MAX))
 
     def close(self) -> None:
-        """Stop; may be called twice."""
+        """Stop the thread; may be called twice."""
         self._stopped.set()
         if self in _running:
             _running.remove(self)
@@ -120,8 +120,8 @@ class Refresher:
 
 
 _running: list[Refresher] = []
-_lock = renewed(threading.Lock())  # one look at a time
-#: By tuner and digest: the stamp of the record that was looked at, and whether a seal refused it.
+_lock = renewed(threading.Lock())  # one refresh at a time
+#: By tuner and digest: the stamp of the latest record read, and whether a seal refused it.
 _seen: weakref.WeakKeyDictionary[Tuner, dict[str, tuple[Any, bool]]] = weakref.WeakKeyDictionary()
 
 
@@ -142,21 +142,21 @@ def refresh(every_s: float, *, strict: bool = False) -> Refresher: ...
 def refresh(every_s: float | None = None, *, strict: bool = False) -> Refreshed | Refresher:
     """Take newer choices from the store for the calls of this process: now, or at intervals in the background.
 
-    What another process tuned meanwhile, such as `autotuned tune --follow`, is compiled or loaded on this thread and
-    then swapped in between two launches; launches that hit the table never wait. If it does not compile here, is
-    refused by a seal, or a pin in `.cache` is set, the old choice stays. In the background keys are swapped one by one
-    with rests in between, so that fewer than 1% of the calls overlap with this work.
+    Choices that another process made meanwhile, such as `autotuned tune --follow`, are compiled or loaded on this
+    thread and then swapped in between two launches; launches that hit the table never wait. The old choice stays if
+    the new one does not compile here, a seal refuses it, or `.cache` has a pin. In the background, keys are swapped one
+    by one with rests in between, so that fewer than 1% of the calls overlap with this work.
 
     Nothing is swapped while this thread captures a CUDA graph, nor in the modes "off" and "search". Under
     `autotuned.sync` every rank must call this without `every_s`, equally often and at the same points of the program:
     then all ranks swap the same keys, or none.
 
     Args:
-        every_s: Seconds between two looks of a daemon thread, also in forked children; None looks once, now.
-        strict: Swap in the mode "strict" too, whose runs otherwise stay as they began.
+        every_s: Seconds between refreshes on a daemon thread, also in forked children; None refreshes once, now.
+        strict: Also swap in mode "strict", whose choices otherwise stay for the whole run.
 
     Returns:
-        What was swapped; with `every_s` a handle, whose `close()` ends it.
+        The result; with `every_s` a handle, whose `close()` ends it.
 
     Raises:
         OptionError: `every_s` is not a number above 0.
@@ -182,13 +182,13 @@ class _Used(NamedTuple):
         return self.tuner.chooser.label(config)
 
     def others(self, choice: Choice) -> list[Bound]:
-        """Launches that are bound with another config than the choice's."""
+        """Launches bound with a config other than the choice's."""
         identity = self.tuner.chooser.state.identity
         return [one for one in self.bounds if identity(one.config) != identity(choice.config)]
 
 
 def _refreshed(strict: bool, rest: Callable[[float], bool] | None = None) -> Refreshed:
-    """One look; `rest` is called between keys with the seconds that one took, and returns whether to stop."""
+    """Refresh once; `rest` is called after each key with the seconds it took, and returns whether to stop."""
     alone, start = rest is not None, time.perf_counter()
     result = Refreshed(reason=_why_not(strict, alone))
     if result.reason:
@@ -211,7 +211,7 @@ def _refreshed(strict: bool, rest: Callable[[float], bool] | None = None) -> Ref
 
 
 def _one_by_one(changed: list[_Used], strict: bool, rest: Callable[[float], bool]) -> Iterator[Swap]:
-    """Read and swap with pauses, in which others may refresh; the next look finds whatever is left then."""
+    """Read and swap with pauses, in which others may refresh; keys left at a stop are found by the next refresh."""
     left = changed[::-1]
     while left:
         with _lock:
@@ -233,23 +233,23 @@ def _looked_at(used: _Used) -> Swap | None:
 
 
 def _ask_shared(keys: set[Key]) -> None:
-    """Let the shared store, if any, add newer records to the user's own; waits a short while."""
+    """Copy newer records from the shared store, if any, to the user's own; waits at most `SHARED_S`."""
     store = connection.store() if env.has_store() else None
     if store is not None:
         store.ask(keys).wait(SHARED_S)
 
 
 def _why_not(strict: bool, alone: bool) -> str:
-    """Why there can be no look now; "" if there can."""
+    """Why no refresh is possible now; "" if it is."""
     mode = env.current_mode()
     if mode in ("off", "search"):
-        return f"mode {mode!r} serves nothing that is stored"
+        return f"mode {mode!r} serves no stored choices"
     if mode == "strict" and not strict:
-        return "in mode 'strict' a run stays as it began; refresh(strict=True) swaps all the same"
+        return "mode 'strict' keeps its choices for the whole run; refresh(strict=True) swaps nevertheless"
     if kernel.capturing():
         return "a CUDA graph is being captured"
     if active.agreements and alone:
-        return "under autotuned.sync all ranks call refresh() at the same point; every_s= cannot know it"
+        return "under autotuned.sync all ranks must call refresh() at the same point, which every_s= cannot ensure"
     return ""
 
 
@@ -260,7 +260,7 @@ def _used_by(of: Tuner) -> Iterator[_Used]:
         if use is None:
             continue
         needed, key = use.needed, use.key
-        if key is None:  # shipped with a binary, bound without a key
+        if key is None:  # bound without a key, from a shipped binary
             key, needed = of.chooser.key(use.call), of.options.needs(of.tunable.name, use.live)
             one.use = use.replace(key=key, needed=needed)
         if of.chooser.state.keeps(key):
@@ -269,29 +269,29 @@ def _used_by(of: Tuner) -> Iterator[_Used]:
     yield from found.values()
     bound = {key for key, _, _ in found}
     state = of.chooser.state
-    for key in list(state.choices):  # not the dict: other threads add choices
+    for key in list(state.choices):  # a copy: other threads add choices
         if key not in bound and state.keeps(key) and (stamp := _changed(of, key)) is not None:
             _seen[of][key.digest] = stamp, False
             state.choices.pop(key, None)  # the next call looks it up
 
 
 def _changed(of: Tuner, key: Key) -> Any:
-    """Stamp of a key's record if it changed since the last look, else None."""
+    """Stamp of a key's record if it changed since the last refresh, otherwise None."""
     stamp = disk.stamp(layout.record_path(key))
     seen, was_sealed = _seen.setdefault(of, {}).get(key.digest, (None, False))
     return None if seen == stamp and not (was_sealed and not sealing.forbids()) else stamp
 
 
 def _with_news(used: list[_Used]) -> list[_Used]:
-    """Keys whose record changed since the last look."""
+    """Keys whose record changed since the last refresh."""
     changed = [(one, stamp) for one in used if (stamp := _changed(one.tuner, one.key)) is not None]
-    for one, stamp in changed:  # before they are read; a key may be used with several lists of candidates
+    for one, stamp in changed:  # noted before they are read; a key may be used with several lists of candidates
         _seen[one.tuner][one.key.digest] = stamp, False
     return [one for one, _ in changed]
 
 
 def _newer(used: _Used) -> Choice | None:
-    """The store's choice of a key, if a launch is bound with another config."""
+    """The store's choice for a key, if a launch is bound with another config."""
     store, excluded = sources.exact_places(used.needed)[:1], used.tuner.chooser.state.excluded_for(used.key)
     choice = sources.find(used.key, used.live, store, excluded)
     return choice if choice is not None and used.others(choice) else None
@@ -308,7 +308,7 @@ class _Ready(NamedTuple):
 
 
 def _made(used: _Used, choice: Choice) -> _Ready:
-    """Compile or load a choice for all launches that are bound for a key."""
+    """Compile or load a choice for all bound launches of a key."""
     others, start = used.others(choice), time.perf_counter()
     before = used.label(others[0].config) if others else ""
     choice = choice.replace(note=f"in place of {before}, by refresh")
@@ -337,11 +337,11 @@ def _beside_launches(device: int | None) -> Iterator[None]:
 
 
 def _refuse(ready: _Ready, error: Exception) -> None:
-    """Note that a choice cannot be used for a bound launch, which stays."""
+    """Note that a choice cannot be used for a bound launch, which stays in use."""
     used, cause = ready.used, error.error if isinstance(error, RefusedError) else error
     why = ready.swap.refused = failures.describe(cause)
-    if isinstance(cause, SealedError):  # reported already
-        seen = _seen.setdefault(used.tuner, {})  # of a rank's proposal nothing may have been seen here
+    if isinstance(cause, SealedError):  # already reported
+        seen = _seen.setdefault(used.tuner, {})  # the record behind a rank's proposal may be unseen here
         seen[used.key.digest] = seen.get(used.key.digest, (None,))[0], True
         return
     if failures.is_passing(cause):
@@ -353,7 +353,7 @@ def _refuse(ready: _Ready, error: Exception) -> None:
     events.emit("refuse", used.key.kernel, used.key.digest, 0.0, label)
     used.tuner.chooser.state.warn_once(
         f"refresh {used.key.digest} {why}",
-        "`%s`: expected the newer choice %s for key %s to be ready to launch, got %s; the present one stays.",
+        "`%s`: expected the newer choice %s for key %s to be ready to launch, got %s; the current one stays.",
         used.key.kernel, ready.swap.after, used.key.digest[:12], why,
     )  # fmt: skip
 
@@ -375,7 +375,8 @@ def _swapped(ready: _Ready) -> Swap:
 def _swap_together(used: list[_Used], found: list[tuple[_Used, Choice]]) -> list[Swap]:
     """Swap the choices found by any rank that all ranks can use.
 
-    Raises `SyncError` if a rank did not call in time; nothing is swapped.
+    Raises:
+        SyncError: A rank did not call in time; nothing is swapped.
     """
     ranks = active.agreements[-1]
     proposed = {one.key.digest: _proposal(one, choice) for one, choice in found}
@@ -395,6 +396,6 @@ def _proposal(used: _Used, choice: Choice) -> Json:
 
 
 def _proposed(used: _Used, said: Json) -> Choice:
-    """A rank's proposed choice among this rank's candidates."""
+    """A rank's proposal as a choice among this rank's candidates."""
     under = None if said["conditions"] is None else conditions.load(said["conditions"], "conditions")
     return Choice(used.live[said["config"]], Origin.STORE, where=f"rank {said['rank']}", conditions=under)

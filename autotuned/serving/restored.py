@@ -11,8 +11,8 @@ from autotuned.resolve import tuner
 def restored() -> None:
     """Forget bound launches and cached properties of devices; stored choices and Triton's caches stay.
 
-    For the hook that runs after a snapshot was restored or GPUs were repartitioned, before the next launch. The next
-    call of each kernel then finds its GPU and its choice, and is bound again.
+    Call it after a snapshot was restored or GPUs were repartitioned, before the next launch. The next call of each
+    kernel then finds its GPU and its choice, and is bound again.
     """
     device.forget()
     serve.forget()

@@ -1,1 +1,1 @@
-"""This user's tuning records on disk, with the locks and logs of searches; `records.py` first."""
+"""This user's tuning records on disk, and the locks and logs of searches; `records.py` first."""

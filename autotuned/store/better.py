@@ -1,4 +1,4 @@
-"""Compare and merge two records of one key."""
+"""Compares and merges two records of one key."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from autotuned.store.record import QUALITIES, Timing, TuningRecord
 def merged(some: TuningRecord, other: TuningRecord) -> TuningRecord:
     """The better record, completed with the other's timings; `some` if they are equally good.
 
-    The order: having a winner, stronger conditions, better quality, more configs, more samples. From the other record
-    come check verdicts and, under the same protection, timings of further configs, which do not change the winner.
+    Records are compared by: having a winner, stronger conditions, better quality, more configs, more samples. The
+    other record adds check verdicts and, under the same protection, timings of further configs; the winner stays.
     """
     return joined(other, some) if _is_better(other, some) else joined(some, other)
 
 
 def joined(taken: TuningRecord, left: TuningRecord) -> TuningRecord:
-    """The first record, with its winner, plus the second one's timings and checks."""
+    """The first record with its winner, plus the second one's timings and checks."""
     found = with_verdicts_of(left, taken)
     return found.extended(left.timings) if left.conditions.restore == taken.conditions.restore else found
 

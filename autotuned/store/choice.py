@@ -1,4 +1,4 @@
-"""A choice: the config found for a call and its origin, or why there is none."""
+"""A choice: the config found for a call and its origin, or why none was found."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from autotuned.store.record import TuningRecord
 
 
 class Origin:
-    """Where a choice came from: one of ten objects, in the order in which origins are asked.
+    """Where a choice came from: one of ten objects, in the order in which a call looks.
 
-    Not an `enum`, which would add 0.2 ms to each process start, like two more modules.
+    Not an `enum`, which would add 0.2 ms to each process start.
     """
 
     TABLE: ClassVar[Origin]  # this process's own table
@@ -26,7 +26,7 @@ class Origin:
     NEAREST: ClassVar[Origin]  # config files: nearest shape
     DEFAULT: ClassVar[Origin]  # `default=`, or the first config where a mode says so
     SEARCH: ClassVar[Origin]  # measured now
-    ONLY: ClassVar[Origin]  # the one config there is
+    ONLY: ClassVar[Origin]  # the only config
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -39,8 +39,8 @@ class Origin:
 
 
 ORIGINS = {name: Origin(name) for name in Origin.__annotations__}
-for _name, _rung in ORIGINS.items():
-    setattr(Origin, _name, _rung)
+for _name, _origin in ORIGINS.items():
+    setattr(Origin, _name, _origin)
 
 
 def origin(name: str) -> Origin:
@@ -56,13 +56,13 @@ class Choice(Frozen):
     record: TuningRecord | None = None  # the stored one, if any
     complete: bool = True  # whether every candidate of the call was measured
     where: str = ""  # the file it came from, as text
-    lasting: bool = True  # whether later calls may use it without asking again
-    key: Key | None = None  # that it was tuned for, if not the call's
+    lasting: bool = True  # whether later calls may use it without another look-up
+    key: Key | None = None  # the key that it was tuned for, if not the call's
     note: str = ""  # how that key differs
-    loud: bool = False  # whether that deserves a warning
+    loud: bool = False  # whether the difference deserves a warning
     conditions: Conditions | None = None  # of the measurement
-    tried: frozenset[str] = frozenset()  # candidates of this process's searches: those not reached are not retried
-    digest: str = ""  # of the call's key, if one was made
+    tried: frozenset[str] = frozenset()  # candidates of this process's searches; those not reached are not retried
+    digest: str = ""  # of the call's key, if it was computed
 
     def __repr__(self) -> str:
         return f"Choice({self.config}; {self.why})"
@@ -79,10 +79,10 @@ class Choice(Frozen):
 
 
 class Look(Frozen):
-    """A source's answer for a key: a choice, or the reason that it has none."""
+    """A source's answer for a key: a choice, or the reason for none."""
 
     choice: Choice | None = None
-    # "absent", "damaged", "unreadable", "newer schema", "config gone", "weaker conditions" or "mode"; with a choice,
+    # "absent", "damaged", "unreadable", "newer schema", "config gone", "weaker conditions" or "mode"; next to a choice,
     # the problem of an earlier file.
     problem: str = ""
     detail: str = ""
@@ -92,12 +92,12 @@ class Look(Frozen):
 class Live(dict[str, Any]):
     """The live configs of a call by identity, in order."""
 
-    is_listed = True  # False for members of a space, which are named as a search reaches them
-    whole = True  # False if some were left out because their grid launches nothing
-    untuned: str | None = None  # identity of the config used without tuning: `default=`, else the first
-    spare: str | None = None  # the same if not in the user's list: it must not stand in when the whole list failed
-    said: tuple[Any] | None = None  # what `default=` returned for the call; None if not called, or raised
-    no_default = ""  # why `default=` is missing here
+    is_listed = True  # False for members of a space, which get their names as a search reaches them
+    whole = True  # False if configs with an empty grid were left out
+    untuned: str | None = None  # identity of the config used without tuning: `default=`, otherwise the first
+    spare: str | None = None  # the same if not in the user's list: it must not replace a list that failed as a whole
+    said: tuple[Any] | None = None  # result of `default=` for the call; None if not called, or if it raised
+    no_default = ""  # why `default=` is not among them
 
     def join_untuned(self, identity: str, config: Any) -> None:
         """Add `default=`, last if it is not in the list."""
@@ -109,11 +109,11 @@ class Live(dict[str, Any]):
         return self.values()
 
     def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
-        """Whether they come from more members of a space than a record with this provenance."""
+        """Whether they are from more members of a space than a record with this provenance."""
         return False
 
     def is_declared_as(self, provenance: Mapping[str, Any]) -> bool:
-        """Whether a record with this provenance is of the same space."""
+        """Whether a record with this provenance is from the same space."""
         return True
 
     def only(self, names: Collection[str]) -> Live:
@@ -128,7 +128,7 @@ class Live(dict[str, Any]):
 
 
 def each(candidates: Candidates) -> Iterable[Any]:
-    """The configs, in order; for a space also those not named yet."""
+    """The configs, in order; for a space also those without a name yet."""
     return candidates.each() if isinstance(candidates, Live) else candidates.values()
 
 

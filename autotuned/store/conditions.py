@@ -1,4 +1,4 @@
-"""Under what conditions a choice was measured, and whether these suffice for a call."""
+"""The conditions under which a choice was measured, and whether they suffice for a call."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from autotuned._startup import Frozen
 from autotuned.typed_json import Json, canonical, is_finite, named, texts, typed, wrong
 
-# Options that change what is measured (`do_bench=`, zeroing, the decorator's hooks) are in the key: see
-# `Options.trial`. Options that only make results more certain are ordered, in this file: a stronger measurement serves
-# a weaker request, so that programs sharing a store do not keep replacing each other's records.
-Restore = tuple[str, ...] | None  # names restored around trials; None for whatever is written
+# Options that change the measurement (`do_bench=`, zeroing, the decorator's hooks) are in the key: see
+# `Options.trial`. This file orders options that only make results more certain: a stronger measurement serves a weaker
+# request, so that programs that share a store do not keep replacing each other's records.
+Restore = tuple[str, ...] | None  # names restored around trials; None for all written arguments
 OTHERS = "*"  # in a tolerance: all other dtypes
 
 
 class Checked(Frozen):
-    """A reference that results were compared with, and how closely."""
+    """A comparison of results with a reference."""
 
-    reference: Json  # the callable by its source, or the config that "first" stands for
+    reference: Json  # the callable by its source, or the config used for "first"
     tolerance: Mapping[str, float]  # by dtype, with `OTHERS`
     equal_nan: bool
-    poison: bool | tuple[str, ...]  # True for arguments that are written and not read, or names
+    poison: bool | tuple[str, ...]  # names, or True for arguments that are written and not read
     restore: Restore  # what was restored around the compared launches
 
     def covers(self, needed: Checked) -> bool:
@@ -30,7 +30,7 @@ class Checked(Frozen):
         return self.lack(needed) == ""
 
     def lack(self, needed: Checked) -> str:
-        """In which respect this check is weaker than `needed`; "" if in none."""
+        """How this check is weaker than `needed`; "" if it is not."""
         if canonical(self.reference) != canonical(needed.reference):
             return "with another reference in check="
         for dtype in sorted({*self.tolerance, *needed.tolerance}):
@@ -48,7 +48,7 @@ class Checked(Frozen):
         return self.tolerance.get(dtype, self.tolerance[OTHERS])
 
     def joined(self, other: Checked) -> Checked | None:
-        """The weakest check that covers both; None if a single search cannot make it."""
+        """The weakest check that covers both; None if a single search cannot do it."""
         more = _poison_covers(self.poison, other.poison)
         if canonical(self.reference) != canonical(other.reference) or not (
             more or _poison_covers(other.poison, self.poison)
@@ -66,10 +66,10 @@ class Checked(Frozen):
 
 
 class Conditions(Frozen):
-    """Conditions of a measurement, or those that a call requires, with at most one check."""
+    """Conditions of a measurement, or those that a call requires (with at most one check)."""
 
     restore: Restore = None  # what was restored around the timed launches
-    checks: tuple[Checked, ...] = ()  # those that the config passed
+    checks: tuple[Checked, ...] = ()  # checks that the config passed
 
     def to_json(self) -> dict[str, Json]:
         """As stored in records and config files."""
@@ -77,7 +77,7 @@ class Conditions(Frozen):
 
     @property
     def words(self) -> str:
-        """All of it in one line, for people."""
+        """All conditions in one line, for people."""
         checks = "".join(f"; checked against {check_words(check)}" for check in self.checks)
         return f"protected: {'auto' if self.restore is None else _listed(self.restore)}{checks or '; not checked'}"
 
@@ -121,7 +121,7 @@ def union(one: Restore, other: Restore) -> Restore:
 
 
 def restore_covers(measured: Restore, needed: Restore) -> bool:
-    """Whether everything that must be protected was."""
+    """Whether all arguments that must be protected were protected."""
     return measured is None or measured == needed or (needed is not None and set(needed) <= set(measured))
 
 
@@ -134,7 +134,7 @@ def names(given: Any) -> Restore:
 
 
 def judge(passed: tuple[Checked, ...], failed: tuple[Checked, ...], check: Checked) -> bool | None:
-    """Whether a config passes a check, judging by those it passed and failed; None if unknown."""
+    """Whether a config passes a check, by the checks it passed and failed; None if unknown."""
     if any(one.covers(check) for one in passed):
         return True
     return False if any(check.covers(one) for one in failed) else None
@@ -143,7 +143,7 @@ def judge(passed: tuple[Checked, ...], failed: tuple[Checked, ...], check: Check
 def with_verdicts(
     new: tuple[tuple[Checked, ...], tuple[Checked, ...]], old: tuple[tuple[Checked, ...], tuple[Checked, ...]]
 ) -> tuple[tuple[Checked, ...], tuple[Checked, ...]]:
-    """Passed and failed checks of a new search and earlier ones; the new ones win."""
+    """Passed and failed checks of a new search and earlier ones; new verdicts take precedence."""
     passed, failed = new
     kept = [one for one in old[0] if judge(passed, failed, one) is None and not _refuted(one, failed)]
     lost = [one for one in old[1] if judge(passed, failed, one) is None]
@@ -159,7 +159,7 @@ def _refuted(passed: Checked, failed: tuple[Checked, ...]) -> bool:
 
 def load(data: Json, where: str) -> Conditions:
     """Read conditions from JSON; RecordError if a field is missing, unknown or of the wrong type."""
-    if data == {"restore": None, "checks": []}:  # most
+    if data == {"restore": None, "checks": []}:  # the most common
         return BY_DEFAULT
     fields = data if type(data) is dict and data.keys() == _FIELDS else named(data, where, _FIELDS)
     restore = _load_restore(fields["restore"], f"{where}.restore")

@@ -1,4 +1,4 @@
-"""Keep the store bounded: remove the least recently used records, and leftovers of killed processes."""
+"""Keeps the store bounded: removes the least recently used records, and leftovers of killed processes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from autotuned.store import layout, locks
 
 DAY_S = 86400.0
 DEFAULT_MAX_BYTES = 1 << 30  # some 30,000 records of 100 configs each
-DEFAULT_MAX_AGE_S = 365 * DAY_S  # driver, compiler and kernel will have changed
-SCRATCH_S = 7 * DAY_S  # a kernel's shapes are mostly tuned within days
+DEFAULT_MAX_AGE_S = 365 * DAY_S  # driver, compiler and kernel have probably changed since
+SCRATCH_S = 7 * DAY_S  # a kernel's shapes are usually tuned within days
 _TEMPORARY_S = 3600.0  # a write takes milliseconds
 _SEARCH_S = 30 * DAY_S  # an abandoned search
 _LOCK_S = DAY_S  # longer than any wait
@@ -25,7 +25,7 @@ _PROGRAM_S = 365 * DAY_S  # rewritten when the program launches something else
 
 @dataclass
 class Freed:
-    """What a clean-up removed and kept."""
+    """Counts of what a clean-up removed and kept."""
 
     records: int = 0
     leftovers: int = 0
@@ -42,10 +42,10 @@ class _File:
 
 
 def run(root: Path, max_bytes: int | None = None, max_age_s: float | None = None) -> Freed:
-    """Remove old records, then the least recently used until `max_bytes` fits the rest, and old leftovers.
+    """Remove old records, then the least recently used until the rest fits into `max_bytes`, and old leftovers.
 
-    `max_age_s` counts from a record's last use (to a day) or writing. Locked records, and files that cannot be removed,
-    stay.
+    `max_age_s` counts from a record's last use (accurate to a day) or writing. Locked records, and files that cannot be
+    removed, stay.
     """
     freed, now = Freed(), time.time()
     kept: list[_File] = []
@@ -69,7 +69,7 @@ def run(root: Path, max_bytes: int | None = None, max_age_s: float | None = None
 
 
 def run_kept(folder: Path, max_bytes: int | None = None, max_age_s: float | None = None) -> Freed:
-    """The same for compiled kernels of `autotuned run --binaries`; loading counts as use, other files are ignored."""
+    """The same for compiled kernels of `autotuned run --binaries`; loading counts as use; ignores other files."""
     freed, now = Freed(), time.time()
     kept = sorted((file for entry in _entries(str(folder)) for file in _kept(entry)), reverse=True)
     total = sum(file.size for file in kept)
@@ -94,7 +94,7 @@ def _kept(entry: os.DirEntry[str]) -> Iterator[_File]:
 
 
 def clear_scratch(folder: Path, freed: Freed | None = None) -> None:
-    """Remove binaries of losing configs that no search has used for a week."""
+    """Remove binaries of losing configs that no search has used for `SCRATCH_S`."""
     freed, now = freed or Freed(), time.time()
     for kernel in _entries(str(folder)):
         try:
@@ -110,7 +110,7 @@ def clear_scratch(folder: Path, freed: Freed | None = None) -> None:
 
 
 def _files(root: Path, freed: Freed, now: float) -> Iterator[_File]:
-    """The records; removes leftovers on the way."""
+    """Yield the records; removes leftovers on the way."""
     for schema in _entries(str(root)):
         if schema.name.startswith("v") and schema.name[1:].isdigit():
             for folder in _entries(schema.path):
@@ -163,7 +163,7 @@ def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
 
 
 def _remove_lock(file: _File, freed: Freed) -> None:
-    """Remove a lock file unused for a day, while holding it: a process that just opened it notices that."""
+    """Remove an old lock file while holding it, so that a process that has just opened it notices."""
     with locks.if_free(Path(file.path.removesuffix(".holder"))) as free:
         if free:
             _remove_leftover(file, freed)

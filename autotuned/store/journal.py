@@ -1,4 +1,4 @@
-"""Which config is being launched for the first time, on disk: a config that kills the process is met only once."""
+"""Notes on disk which config is launched for the first time: one that kills the process is not launched again."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MOST_BYTES = 16 << 20  # of identities of configs, some hundred bytes each
 class Journal:
     """The journal of one search: a small file that exists only between first launches, or after a crash.
 
-    Written under the key's lock; a file whose writer is alive says nothing about a crash. A config whose first launch
-    killed the process (`crashed`), or that cost a process its device (`lost`), is not launched again. One that was
-    compiling (`suspects`) may be blameless, as others compiled at the same time: it is tried once more, alone.
+    Written under the key's lock; a file whose writer is alive proves no crash. A config whose first launch killed the
+    process (`crashed`), or that cost a process its device (`lost`), is not launched again. One that was compiling
+    (`suspects`) may not be the cause, since others compiled at the same time: it is tried once more, alone.
 
     Args:
         path: The file; None for no journal.
-        key: The search's; a journal of another key is ignored.
-        writes: False when searching without the lock: the journal is read but not written.
+        key: The key of the search; a journal of another key is ignored.
+        writes: False to only read the journal, when searching without the lock.
     """
 
     def __init__(self, path: Path | None, key: Key | None = None, writes: bool = True) -> None:
@@ -67,14 +67,14 @@ class Journal:
             (self.crashed if identity in said["suspects"] else self.suspects).append(identity)
 
     def begin(self, identity: str) -> None:
-        """Record a config before its first launch."""
+        """Note a config before its first launch."""
         with self._guard:
             self._launching = identity
             self._write()
 
     @contextmanager
     def compiling(self, identity: str) -> Iterator[None]:
-        """Record a config while it compiles: after a crash it is one of the suspects."""
+        """Note a config while it compiles: after a crash it is one of the suspects."""
         with self._guard:
             self._compiling.append(identity)
             self._write()
@@ -85,20 +85,20 @@ class Journal:
                 self._compiling.remove(identity)  # written with the next config, or at the end
 
     def died(self, identity: str) -> None:
-        """Record that a config cost this process its device, so that the next process avoids it."""
+        """Note that a config cost this process its device, so that the next process avoids it."""
         with self._guard:
             self.lost.append(identity)
             self._launching = None
             self._write()
 
     def launched(self) -> None:
-        """Record at once that the launch is over: a process killed later blames no config."""
+        """Note at once that the launch is over, so that no config is blamed if the process is killed later."""
         with self._guard:
             self._launching = None
             self._write()
 
     def end(self) -> None:
-        """All first launches are over: keep only configs that crashed or are suspects."""
+        """End the first launches: keep only configs that are lost, crashed or suspects."""
         with self._guard:
             self._launching = None
             if self.lost or self.crashed or self.suspects:
@@ -107,7 +107,7 @@ class Journal:
                 self.erase()
 
     def erase(self) -> None:
-        """Remove the file: crashes are in the record now, or are to be retried."""
+        """Remove the file: crashes are now in the record, or will be retried."""
         if self._path is not None:
             disk.remove(self._path)
 
@@ -137,7 +137,7 @@ def _load(data: Any) -> dict[str, Any]:
 
 
 def _is_alive(said: Mapping[str, Any]) -> bool:
-    """Whether the journal's writer still runs; on other machines only the key's lock tells."""
+    """Whether the journal's writer still runs; False on other machines, where only the key's lock shows it."""
     if said.get("host") != socket.gethostname():
         return False
     if said["pid"] == os.getpid():

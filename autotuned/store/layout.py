@@ -3,9 +3,8 @@
 v2/KERNEL/DIGEST.json is a key's record. Next to it, for searches: .DIGEST.logbook, journal/DIGEST.json,
 locks/DIGEST.lock with its .holder, and damaged/ for unreadable records.
 gpu/DEVICE.lock: one search measures at a time. locks/: for writing config files; locks/HOST/: for compiling ahead.
-outbox/STORE/: records still to be sent to a shared store, whose URL is hashed with .salt. scratch/: binaries of
-losing configs. recordings/: calls to be sent to a store. programs/: the kernels that a program launched, for its next
-process.
+outbox/STORE/: records to send to a shared store, whose URL is hashed with .salt. scratch/: binaries of losing configs.
+recordings/: calls to send to a store. programs/: the kernels that a program launched, for its next process.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def records_in(path: Path) -> Path:
-    """The folder of a cache folder's records; another path as it is."""
+    """The folder of records in a cache folder; other paths unchanged."""
     below = path / f"v{SCHEMA}"
     return below if below.is_dir() else path
 
@@ -43,12 +42,12 @@ def journal_path(key: Key) -> Path:
 
 
 def ahead_journal_path(key: Key) -> Path:
-    """The journal of configs compiled ahead of Triton's own search of the key."""
+    """The journal of configs compiled ahead of Triton's own search for the key."""
     return journal_path(key).with_suffix(".ahead.json")
 
 
 def logbook_path(record_path: Path) -> Path:
-    """The logbook of a record's key; hidden from readers of records."""
+    """The logbook of a record's key; a hidden file, which readers of records skip."""
     return record_path.parent / f".{record_path.stem}.logbook"
 
 
@@ -58,7 +57,7 @@ def lock_path(record_path: Path) -> Path:
 
 
 def holder_path(lock_path: Path) -> Path:
-    """The file naming a lock's holder, separate from the lock file, which a waiter might overwrite."""
+    """The file that names a lock's holder; separate, since a waiter might overwrite the lock file."""
     return lock_path.with_name(f"{lock_path.name}.holder")
 
 
@@ -73,17 +72,17 @@ def gpu_lock_path(device: str) -> Path:
 
 
 def config_file_lock_path(path: Path) -> Path:
-    """The lock for writing a config file; not next to it, since lock files stay and it may be in a source tree."""
+    """The lock for writing a config file; not next to it, since lock files stay and the folder may be a source tree."""
     return root() / LOCKS / f"{digest(str(path.absolute()))}.lock"
 
 
 def program_path(program: str) -> Path:
-    """The file listing the kernels a program launched."""
+    """The file that lists the kernels a program launched."""
     return root() / PROGRAMS / f"{disk.file_stem(os.path.basename(program) or 'python')}-{digest(program)[:12]}.json"
 
 
 def compile_slot_path(host: str, number: int) -> Path:
-    """The lock of one processor slot that processes of a host share for compiling."""
+    """The lock of one processor slot for compiling, shared by the processes of a host."""
     return root() / LOCKS / disk.file_stem(f"host-{host}") / f"{number}.lock"
 
 

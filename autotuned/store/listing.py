@@ -1,4 +1,4 @@
-"""List this user's records, or a kernel's, in constant memory, reading only their heads if possible."""
+"""Lists this user's records, or a kernel's, in constant memory, reading only their heads if possible."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from autotuned.store import layout, record, records
 from autotuned.store.record import TuningRecord, Unread
 
 BLOCK = 1000  # records sorted at a time, to keep memory constant
-HEAD_BYTES = 4096  # most keys end before; otherwise the whole file is read
+HEAD_BYTES = 4096  # enough for most keys; otherwise the whole file is read
 MOST_KNOWN = 4096  # cached records of a kernel, a few KiB each
 MOST_FOLDERS = 16  # cached kernels
-_SETTLED_NS = 2_000_000_000  # some network file systems have a resolution of a second
+_SETTLED_NS = 2_000_000_000  # times on some network file systems have a resolution of a second
 
 
 def all_records(
     kernel: str | None = None, quietly: bool = False, store: Path | None = None
 ) -> Iterator[tuple[Path, TuningRecord]]:
-    """Every readable record of the user's store, of one kernel in it, or of the `store` with another cache folder.
+    """Every readable record of the user's store, of one kernel in it, or of another cache folder `store`.
 
-    Sorted by kernel and digest; above `BLOCK` records of a kernel, sorted within each block. `quietly` leaves damaged
-    records in place without a warning.
+    Sorted by kernel and digest; a kernel with more than `BLOCK` records is sorted within each block. `quietly` leaves
+    damaged records in place without a warning.
     """
     for path in map(Path, _record_paths(kernel, store)):
         if (found := _read(path, quietly)) is not None:
@@ -49,13 +49,13 @@ def _read(path: Path, quietly: bool) -> TuningRecord | None:
 
 
 def kernels(quietly: bool = False) -> set[str]:
-    """Names of the kernels that have records, each read from the first record of a folder."""
+    """Names of the kernels with records, each read from the first record of a folder."""
     firsts = (next(_heads_in(folder, quietly), None) for folder in _folders())
     return {found.key.kernel for _, found in filter(None, firsts)}
 
 
 def named(names: Iterable[str], wanted: str) -> list[str]:
-    """The kernel names matching `wanted`: an exact match, else all that end with it after a dot.
+    """The kernel names that match `wanted`: an exact match, otherwise all that end with it after a dot.
 
     Raises KernelNameError if none matches, suggesting the closest.
     """
@@ -77,7 +77,7 @@ def _hint(known: list[str], wanted: str) -> str:
 
 
 def one_named(names: Iterable[str], wanted: str) -> str:
-    """The single kernel name matching `wanted`; KernelNameError if none or several match."""
+    """The single kernel name that matches `wanted`; KernelNameError if none or several match."""
     found = named(names, wanted)
     if len(found) > 1:
         text = f"{wanted!r} matches several names: {', '.join(found)}. Give a longer part."
@@ -99,7 +99,7 @@ def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[str, TuningRecord]]
 
 class _Known:
     def __init__(self) -> None:
-        # By path, with the file's stamp; and by requested number, with the folder's stamp, if certain.
+        # Heads by path, with the file's stamp; results by requested number, with the folder's stamp if it is certain.
         self.heads: dict[str, tuple[disk.Stamp, TuningRecord | None]] = {}
         self.found: dict[int, tuple[disk.Stamp | None, tuple[TuningRecord, ...]]] = {}
 
@@ -108,13 +108,13 @@ _known: dict[str, _Known] = {}  # by folder
 
 
 def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[TuningRecord, ...]:
-    """Heads of a kernel's records, at most `most`; for an unchanged folder the same tuple, without reading again."""
+    """Heads of a kernel's records, at most `most`; while the folder is unchanged the same tuple, without reading."""
     folder = str(layout.kernel_folder(kernel))
     if folder not in _known and len(_known) >= MOST_FOLDERS:
         _known.pop(next(iter(_known)))
     known = _known.setdefault(folder, _Known())
     stamp = disk.stamp(folder)
-    # A recent folder time is not trusted: something written in the same instant may have been missed.
+    # A recent modification time is not trusted: a file written at the same time may have been missed.
     state = stamp if stamp is not None and time.time_ns() - stamp[1] > _SETTLED_NS else None
     before, found = known.found.get(most, (None, ()))
     if state is None or state != before:
@@ -131,7 +131,7 @@ def _heads_of(folder: str, known: _Known, most: int) -> tuple[TuningRecord, ...]
         if (stamp := disk.stamp(path)) is not None:
             before = known.heads.get(path)
             now[path] = before if before and before[0] == stamp else (stamp, _head(path) or _read(Path(path), True))
-    # Keep the others too: this call may have asked for fewer.
+    # Keep the others too: another call may have requested more.
     known.heads = {**known.heads, **now} if len(known.heads) < MOST_KNOWN else now
     return tuple(record for _, record in now.values() if record is not None)
 
@@ -149,8 +149,8 @@ def _head(path: str) -> TuningRecord | None:
 
 
 def json_head(content: bytes, last: str) -> dict[str, Any] | None:
-    """The fields of an object before its list `last`, from the start of a file; None if that is too short."""
-    # In a string the quotes would be escaped; in a nested object the rest would be unbalanced.
+    """The fields of an object before its list `last`, from the start of a file; None if the start is too short."""
+    # Inside a string the quotes would be escaped; inside a nested object the rest would be unbalanced.
     head, found, _ = content.partition(f', "{last}": ['.encode())
     try:
         fields = disk.parse_json(head + b"}") if found else None

@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("autotuned")
 
 MESSAGE_AFTER_S = 5.0  # most searches are shorter; after this a wait looks like a hang
-LOCK_TIMEOUT_S = 600.0  # longer than any search seen
+LOCK_TIMEOUT_S = 600.0  # longer than any search that we saw
 GPU_PATIENCE_S = 60.0  # a race takes less than a second
 _POLL_S = 0.02
 
 
 class Lock(enum.Enum):
-    """Outcome of asking for a lock."""
+    """Outcome of acquiring a lock."""
 
     HELD = "held"
-    BUSY = "busy"  # held by somebody else, and the wait timed out
+    BUSY = "busy"  # held by another, and the wait timed out
     NESTED = "nested"  # held by this thread: the searched function calls itself
-    NONE = "none"  # locks do not work here
+    NONE = "none"  # locks do not work on this file system
 
 
 class _Waiting:
-    """The threads of this process that want one lock: one warning for all."""
+    """The threads of this process that wait for a lock, with one warning for all."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -57,10 +57,10 @@ _locks: dict[int, FileLock] = {}  # held by this process
 def locked(path: Path, between_processes: bool = True, timeout_s: float | None = None) -> Iterator[Lock]:
     """Hold the lock at `path` in a `with` block, against threads and, with a lock file, processes; yields the outcome.
 
-    Locks only save work: without the lock, after a timeout or if the file cannot be made, the block runs anyway. A
+    Locks only save work: the block also runs without the lock, after a timeout or if the file cannot be created. A
     thread that holds a lock tries a second one only once, to avoid deadlock: a tuned host function may launch tuned
     kernels. While held, a file next to it names process, host and start time. The system frees the lock when its holder
-    ends. A forked child holds nothing.
+    ends. A forked child holds no locks.
 
     Args:
         path: The lock file; never removed, since unlinking it would split the waiters.
@@ -85,7 +85,7 @@ def locked(path: Path, between_processes: bool = True, timeout_s: float | None =
 
 
 def depth() -> int:
-    """How many locks this thread holds or failed to get."""
+    """Number of locks that this thread holds or runs without."""
     return len(_held.__dict__.get("paths", ()))
 
 
@@ -117,7 +117,7 @@ def _say(holder: str, path: Path) -> None:
 
 def _gave_up(path: Path, waited_s: float) -> Lock:
     if waited_s > 0:
-        log.warning("lock %s was not free after %.0f s; going on without it.", path, waited_s)
+        log.warning("lock %s was not free after %.0f s; continuing without it.", path, waited_s)
     return Lock.BUSY
 
 
@@ -131,7 +131,7 @@ def _enter_file_lock(stack: contextlib.ExitStack, path: Path, end: float) -> Loc
         lock = _file_lock(path)
         held = _acquire(lock, path, start + MESSAGE_AFTER_S, end)
     except (OSError, NotImplementedError) as error:
-        log.debug("lock %s cannot be used (%s); going on without it.", path, error)
+        log.debug("lock %s cannot be used (%s); continuing without it.", path, error)
         return Lock.NONE
     if not held:
         return _gave_up(path, end - start)
@@ -147,7 +147,7 @@ def _file_lock(path: Path) -> FileLock:
     mode = disk.shared_mode(path.parent)
     options: dict[str, Any] = {"mode": mode} if mode else {}
     try:
-        # Its fallback for file systems without flock is a file that outlives a killed holder.
+        # Its fallback for file systems without flock is a file that would survive a killed holder.
         return FileLock(path, fallback_to_soft=False, **options)
     except TypeError:  # versions before 4 have no fallback
         return FileLock(path, **options)
@@ -169,7 +169,7 @@ def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
 
 
 def _check_held(path: Path) -> None:
-    """Distinguish a held lock from an unusable one, since `filelock` retries on any error.
+    """Distinguish a held lock from an unusable one, since `filelock` retries after any error.
 
     Raises OSError if the file cannot be opened, NotImplementedError if this file system has no locks.
     """
@@ -200,7 +200,7 @@ def _try_until(lock: FileLock, end: float) -> bool:
 
 def _release(lock: FileLock, leftover: Path | None, owner: int) -> None:
     if os.getpid() != owner:
-        return  # a forked child: the lock is its parent's
+        return  # in a forked child: its parent holds the lock
     if leftover is not None:
         disk.remove(leftover)
     _locks.pop(id(lock), None)
@@ -210,7 +210,7 @@ def _release(lock: FileLock, leftover: Path | None, owner: int) -> None:
 
 def _write_holder(path: Path) -> None:
     who = {"pid": os.getpid(), "host": host(), "start": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-    with contextlib.suppress(OSError):  # only informs waiting users
+    with contextlib.suppress(OSError):  # it only informs users who wait
         disk.write_text(layout.holder_path(path), disk.text(who))
 
 
@@ -220,7 +220,7 @@ def host() -> str:
 
 
 def _holder_of(path: Path) -> str:
-    """Who holds a lock, as text; tolerates any content of the file."""
+    """The holder of a lock, as text; tolerates any content of the file."""
     try:
         who = typed(disk.parse_json(disk.read_head(layout.holder_path(path), 1024)), dict, "holder")
         pid, host, start = integer(who.get("pid"), "pid", 1, PID_MAX), who.get("host"), who.get("start")
@@ -235,13 +235,13 @@ def _nobody_can_hold(path: Path) -> bool:
     except NotImplementedError:
         return True
     except OSError:
-        pass  # maybe another user's, who may hold it
+        pass  # perhaps another user's file, who may hold the lock
     return False
 
 
 @contextmanager
 def if_free(path: Path) -> Iterator[bool]:
-    """Hold a lock in a `with` block if it is free, without creating the file; yields whether nobody else holds it."""
+    """Hold a lock in a `with` block if it is free, without creating the file; yields whether it was free."""
     if not os.path.lexists(path):
         yield True
         return
@@ -260,10 +260,10 @@ def if_free(path: Path) -> Iterator[bool]:
 
 
 def claim(path: Path, stays: bool = False) -> Callable[[], None] | None:
-    """Acquire a lock if it is free at once; returns its release function (for this thread), or None.
+    """Acquire a lock if it is free now; returns its release function (for this thread), or None.
 
-    If locks do not work here, the function does nothing. Unless the file `stays` it is removed on release, so a later
-    holder must first check whether the work is done.
+    If locks do not work here, the function does nothing. Unless the file `stays`, it is removed on release, so a later
+    holder must first check whether the work is already done.
     """
     try:
         disk.make_folder(path.parent)
@@ -271,13 +271,13 @@ def claim(path: Path, stays: bool = False) -> Callable[[], None] | None:
         if not _try_until(lock, 0.0):
             return (lambda: None) if _nobody_can_hold(path) else None
     except (OSError, NotImplementedError) as error:
-        log.debug("lock %s cannot be used (%s); going on without it.", path, error)
+        log.debug("lock %s cannot be used (%s); continuing without it.", path, error)
         return lambda: None
     return partial(_release, lock, None if stays else path, os.getpid())
 
 
 def _after_fork_in_child() -> None:
-    """Forget waiting threads; `_locks` keeps the parent's locks alive, since garbage collection would release them."""
+    """Forget waiting threads. `_locks` keeps the parent's locks alive: garbage collection would release them."""
     _waiting.clear()
 
 
@@ -286,9 +286,9 @@ after_fork(_after_fork_in_child)
 
 @contextmanager
 def polled(path: Path, patience_s: float) -> Iterator[Lock]:
-    """Hold a lock as `locked` does, but ask again and again instead of waiting, as a thread that holds another one may.
+    """Hold a lock as `locked` does, but poll instead of waiting, which a thread with another lock may do too.
 
-    Yields the outcome, which after `patience_s` seconds is `Lock.BUSY`.
+    Yields the outcome; `Lock.BUSY` after `patience_s` seconds.
     """
     end = time.monotonic() + patience_s
     while True:
@@ -301,10 +301,10 @@ def polled(path: Path, patience_s: float) -> Iterator[Lock]:
 
 @contextmanager
 def gpu_locked(device: str | None, patience_s: float = GPU_PATIENCE_S) -> Iterator[bool]:
-    """Be the only search of this user on this host that measures on a device; yields whether it is.
+    """Hold a device's lock between this user's searches on this host; yields whether the search measures alone.
 
-    Concurrent searches would distort each other's timings; after `patience_s` seconds it measures anyway. A device of
-    None cannot be shared.
+    Concurrent searches would distort each other's timings; after `patience_s` seconds the block runs anyway. Without a
+    device (None) nothing is locked.
     """
     if device is None:
         yield True

@@ -1,4 +1,4 @@
-"""One tuning result: the timings and the winner, as JSON, and in its file."""
+"""One tuning result: timings and winner, as JSON and in its file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STATUSES = ("ok", "same", "failed", "wrong", "crashed")
 
 
 def identity_of(config: Mapping[str, Json]) -> str:
-    """The text identifying a config's canonical form (`tunable.configs.identity` gives it for a live config)."""
+    """The text that identifies a config's canonical form (`tunable.configs.identity` gives it for a live config)."""
     return canonical(dict(config))
 
 
 class Timing(Frozen):
-    """The measurement of one config in microseconds; None where it failed.
+    """The measurement of one config in microseconds; None if it failed.
 
     Status "same" means that another config with the same binary was measured instead, "wrong" that its result failed
     `check=`, "crashed" that it was skipped because a process ended during its first launch.
@@ -45,12 +45,12 @@ class Timing(Frozen):
     samples: int = 0
     status: str = "ok"
     error: str | None = None  # the other config, the exception's type and text, or the difference
-    passed: tuple[Checked, ...] = ()  # checks that found it right; the status reflects the latest
-    failed: tuple[Checked, ...] = ()  # checks that found it wrong
+    passed: tuple[Checked, ...] = ()  # checks that it passed; the status reflects the latest check
+    failed: tuple[Checked, ...] = ()  # checks that it failed
 
     @property
     def identity(self) -> str:
-        """The text identifying the config."""
+        """The text that identifies the config."""
         return identity_of(self.config)
 
     @property
@@ -65,7 +65,7 @@ class Timing(Frozen):
         return judge(self.passed, self.failed, needed.checks[0])
 
     def waits_for(self, needed: Conditions) -> bool:
-        """Whether no check with this call's reference, of any strictness, examined the config."""
+        """Whether no check with this call's reference, at any tolerance, has examined the config."""
         wanted = {canonical(check.reference) for check in needed.checks}
         return wanted.isdisjoint(canonical(check.reference) for check in (*self.passed, *self.failed))
 
@@ -80,7 +80,7 @@ class Timing(Frozen):
 
     @property
     def typical_us(self) -> list[float]:
-        """Three samples with these statistics."""
+        """Low, median and high time, as three samples."""
         return [us for us in (self.low_us or self.median_us, self.median_us, self.high_us or self.median_us) if us]
 
 
@@ -97,7 +97,7 @@ class TuningRecord(Frozen):
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether its times were noisy; the interpreter's times never count."""
+        """Whether its times were noisy; False for the interpreter's times, which mean nothing."""
         return self.quality == "noisy" and self.key.context["device"].get("name") != "interpreter"
 
     @property
@@ -108,7 +108,7 @@ class TuningRecord(Frozen):
 
     @property
     def unconfirmed(self) -> str | None:
-        """Identity of the config that would have won, had there been time to confirm it against the untuned one."""
+        """Identity of the config that would have won, if time had sufficed to confirm it against the untuned one."""
         form = self.provenance.get("unconfirmed")
         return identity_of(form) if isinstance(form, dict) else None
 
@@ -134,12 +134,12 @@ class TuningRecord(Frozen):
         return ratio if is_finite(ratio) and ratio > 0 else None
 
     def timing_of(self, config: Mapping[str, Json]) -> Timing | None:
-        """The timing of the config with this canonical form."""
+        """The timing of the config with this canonical form, or None."""
         wanted, alike = identity_of(config), (timing for timing in self.timings if timing.config == config)
-        return next((timing for timing in alike if timing.identity == wanted), None)  # 1 equals True, and 1.0
+        return next((timing for timing in alike if timing.identity == wanted), None)  # since 1 == True == 1.0
 
     def extended(self, timings: Sequence[Timing]) -> TuningRecord:
-        """This record plus timings of configs it lacks."""
+        """This record plus timings of configs that it lacks."""
         known = {timing.identity for timing in self.timings}
         return self.replace(timings=self.timings + tuple(one for one in timings if one.identity not in known))
 
@@ -160,13 +160,13 @@ def dump(record: TuningRecord) -> dict[str, Json]:
 
 
 def _by_default() -> dict[str, Json]:
-    return {"restore": None, "checks": []}  # as `BY_DEFAULT` is written, which most records have
+    return {"restore": None, "checks": []}  # `BY_DEFAULT` as JSON; most records have it
 
 
 def load(data: Json, expected: Key | None = None) -> TuningRecord:
     """Read a record from JSON; RecordError, with the field in `.where`, if it violates the schema.
 
-    A record of the `expected` key shares it: most keys need not be made anew.
+    A record of the `expected` key shares that object: most keys need not be built again.
     """
     fields = named(data, "record", FIELDS)
     if typed(fields["schema"], int, "schema") != SCHEMA:
@@ -193,7 +193,7 @@ def load(data: Json, expected: Key | None = None) -> TuningRecord:
 
 
 def _provenance(data: Json) -> dict[str, Json]:
-    """How a record was made; checks the types of fields that are read back."""
+    """A record's provenance; checks the types of fields that are read back."""
     found: dict[str, Json] = typed(data, dict, "provenance")
     for name in ("seconds", "vs_default"):
         if found.get(name) is not None and not is_finite(found[name]):
@@ -244,7 +244,7 @@ def _is_hook(text: str) -> bool:
 
 
 def check_winner(record: TuningRecord) -> None:
-    """Raise RecordError unless the winner is one of the timings: a damaged field must not select another config."""
+    """Raise RecordError unless a timing confirms the winner: a damaged field must not select another config."""
     if record.winner is None or not record.timings:  # a record from a config file has no timings
         return
     timing = record.timing_of(record.winner)
@@ -303,7 +303,7 @@ def has_any(kernel: str) -> bool:
     folder, known = root(), _looked_in.get(kernel)
     if known is None or known[0] is not folder:
         known = _looked_in[kernel] = folder, os.path.join(folder, f"v{SCHEMA}", disk.file_stem(kernel))
-    if not os.access(known[1], os.F_OK):  # most, and a third of what an error takes
+    if not os.access(known[1], os.F_OK):  # most kernels have none; takes a third of the time of an error
         return False
     try:
         files = os.listdir(known[1])
@@ -326,7 +326,7 @@ def record_path(key: Key, below: Path | None = None) -> Path:
 
 
 class Unread(Frozen):
-    """Why a file gives no record: `choice.Look` lists the problems; "" if it gives one."""
+    """Why a file gives no record (`choice.Look` lists the problems); "" if it gives one."""
 
     problem: str = ""
     detail: str = ""
@@ -334,17 +334,17 @@ class Unread(Frozen):
 
 
 def inspect(path: Path, key: Key | None = None) -> tuple[TuningRecord | None, Unread]:
-    """Read a record file, expected to be that of a key, or say why it cannot be; changes and logs nothing."""
+    """Read a record file, expected to be of a key, or say why it cannot be read; changes and logs nothing."""
     where = str(path)
     try:
         data = disk.read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(path):
-            return None, Unread("damaged", "it is a link to nowhere", where)
+            return None, Unread("damaged", "it is a broken link", where)
         return None, Unread("absent", "", where)
     except OSError as error:
         if os.path.isdir(path):
-            return None, Unread("damaged", "a folder lies in its place", where)
+            return None, Unread("damaged", "a folder is in its place", where)
         return None, Unread("unreadable", str(error), where)
     except ValueError as error:
         return None, Unread("damaged", str(error), where)
@@ -359,7 +359,7 @@ def inspect(path: Path, key: Key | None = None) -> tuple[TuningRecord | None, Un
 
 
 def look_up(key: Key, below: Path | None = None) -> tuple[TuningRecord | None, Unread]:
-    """Read the record of a key, or say why it cannot be; changes and logs nothing.
+    """Read the record of a key, or say why it cannot be read; changes and logs nothing.
 
     Args:
         below: A folder laid out like the cache folder; None for the cache folder.
@@ -376,11 +376,11 @@ def is_newer(data: Any) -> bool:
     return isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA
 
 
-USE_RESOLUTION_S = 86400.0  # a record's time is updated at most this often: hits should not write
+USE_RESOLUTION_S = 86400.0  # a record's time is updated at most this often, since look-ups should not write
 
 
 def note_use(path: Path) -> None:
-    """Mark a record as used, at most once a day, for eviction of the least recently used."""
+    """Mark a record as used, at most once a day: `gc` removes the least recently used."""
     try:
         age_s = time.time() - os.stat(path).st_mtime
     except OSError:

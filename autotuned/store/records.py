@@ -45,8 +45,8 @@ def scratch_folder() -> Path:
 def locked(key: Key, device: Device, between_processes: bool = True) -> Iterator[Lock]:
     """Hold the key's lock: one process or thread searches, the others wait (see `locks.locked`).
 
-    First waits for this thread's launches on its device. These may need another rank, as a receive does, and this
-    rank must not hold the lock meanwhile: the other one may want the same key before it sends.
+    First waits for this thread's launches on its device. These may depend on another rank, as a receive does, and
+    holding the lock meanwhile could deadlock: the other rank may need the same key before it sends.
     """
     wait_for(device)
     if between_processes:
@@ -88,7 +88,7 @@ def react(seen: Look | Unread) -> None:
     if seen.problem == "damaged":
         damaged(path, seen.detail)
     elif seen.problem == "unreadable":
-        env.warn_once(seen.path, "record %s cannot be read (%s); going on without it.", path, seen.detail)
+        env.warn_once(seen.path, "record %s cannot be read (%s); continuing without it.", path, seen.detail)
     elif seen.problem == "newer schema":
         env.warn_once(seen.path, "record %s has the newer schema %s; it is left alone.", path, seen.detail)
     elif seen.problem == "weaker conditions":
@@ -113,7 +113,7 @@ def damaged(path: Path, why: str) -> None:
 
 
 def keep(result: TuningRecord) -> bool:
-    """Write a record and return whether that worked; if not, warn once and keep the choice in memory only."""
+    """Write a record; returns whether that worked, and warns once if not: the choice is then kept in memory only."""
     path = layout.record_path(result.key)
     if is_of_newer(path):
         return False
@@ -135,15 +135,15 @@ def keep(result: TuningRecord) -> bool:
 
 
 def is_of_newer(path: Path) -> bool:
-    """Whether a later version of this package wrote a record, which must not be replaced."""
+    """Whether a later version of this package wrote a record file, which must not be replaced."""
     try:
         return record.is_newer(disk.read_json(path))
-    except (OSError, ValueError):  # may be replaced
+    except (OSError, ValueError):  # it may be replaced
         return False
 
 
 def is_gc_due(digest: str) -> bool:
-    """Whether writing this key's record triggers a clean-up: for one key in 256, since it visits every file."""
+    """Whether writing this key's record triggers a clean-up: for one key in 256, since that visits every file."""
     return digest.startswith("00")
 
 
@@ -152,7 +152,7 @@ def logged(key: Key, fresh: bool, restore: Restore = None) -> Iterator[Callable[
     """Write each timing of a search to disk as it is measured; `fresh` starts over."""
     record_file = layout.record_path(key)
     path = layout.logbook_path(record_file)
-    if os.path.exists(path):  # its writer was killed, perhaps while writing another file of the key
+    if os.path.exists(path):  # the last search was killed, perhaps while writing another file of the key
         for written in (record_file, layout.journal_path(key), layout.holder_path(layout.lock_path(record_file))):
             disk.remove_temporaries(written)
     if fresh:
@@ -162,7 +162,7 @@ def logged(key: Key, fresh: bool, restore: Restore = None) -> Iterator[Callable[
 
 
 def may_save(key: Key) -> bool:
-    """Whether a search without the lock may save: nobody holds the lock, and nobody has saved meanwhile."""
+    """Whether a search without the lock may save its record: the lock is free, and no other search has saved one."""
     with locks.if_free(layout.lock_path(layout.record_path(key))) as free:
         if not free:
             return False
@@ -171,7 +171,7 @@ def may_save(key: Key) -> bool:
 
 
 def resumable(key: Key, before: TuningRecord | None = None, restore: Restore = None) -> dict[str, Timing]:
-    """Timings by identity from the key's record `before` and from an unfinished search under the same protection."""
+    """Timings by identity, from the key's record `before` and from an unfinished search with the same protection."""
     found = timings_in(layout.logbook_path(layout.record_path(key)), key, restore)
     return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
 
@@ -183,8 +183,8 @@ def resumable(key: Key, before: TuningRecord | None = None, restore: Restore = N
 def open_logbook(path: Path, key: Key, restore: Restore = None) -> Iterator[Callable[[Timing], None]]:
     """Append timings to a key's logbook; yields the function that does so.
 
-    Each line is one system call, so a kill tears at most the last line. On errors nothing is written and the search
-    continues.
+    Each line is written by one system call, so a kill tears at most the last line. After an error nothing is written
+    and the search continues.
     """
     try:
         disk.make_folder(path.parent)
@@ -212,7 +212,7 @@ def _header(key: Key, restore: Restore) -> dict[str, Json]:
 def _line(timing: Timing) -> str:
     try:
         return disk.text(timing.to_json())
-    except (TypeError, ValueError):  # a config value without JSON form, which is not stored either
+    except (TypeError, ValueError):  # a config value has no JSON form, so records omit it too
         return ""
 
 
@@ -224,7 +224,7 @@ def _append(descriptor: int, text: str) -> None:
 
 
 def timings_in(path: Path, key: Key, restore: Restore = None) -> dict[str, Timing]:
-    """Each config's last timing in a key's logbook under the given protection, by identity; skips invalid lines."""
+    """Each config's last timing in a key's logbook with the given protection, by identity; skips invalid lines."""
     try:
         lines = disk.read_bytes(path).split(b"\n")
     except (OSError, ValueError):

@@ -1,1 +1,1 @@
-"""Triton's private names, here and nowhere else; `kernel.py` first."""
+"""All use of Triton's private names; `kernel.py` first."""

@@ -1,4 +1,4 @@
-"""Where a search's binaries go: losers into a scratch folder cleared by age, the winner into Triton's cache."""
+"""The binaries of a search: losers in a scratch folder cleared by age, the winner in Triton's cache."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _searches = 0
 
 @contextmanager
 def trials(folder: Path) -> Iterator[None]:
-    """Cache this thread's compilations in a `with` block in `folder`; existing binaries there are used.
+    """Cache this thread's compilations in a `with` block in `folder`, and reuse its binaries.
 
-    Triton's cache is still used by other threads, for the launcher stubs that kernels share, and for everything if the
-    user has a cache manager or the folder is not writable.
+    Triton's own cache is still used by other threads, for the launcher stubs that kernels share, and for everything if
+    the user has a cache manager or the folder is not writable.
     """
     if not _enter():
         yield
@@ -42,7 +42,7 @@ def trials(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def same_as(folder: Path | None) -> Iterator[None]:
-    """Like `trials`, on a helper thread for another thread's `current` folder; nothing for None."""
+    """Like `trials`, for a helper thread with another thread's `current` folder; does nothing for None."""
     if folder is None:
         yield
         return
@@ -104,7 +104,7 @@ def _manager() -> Any:
         def get_group(self, filename: str) -> dict[str, str] | None:
             found: dict[str, str] | None = _home_at(self._key).get_group(filename)
             if not found and (found := self._scratch.get_group(filename)):
-                disk.touch(_thread.folder / self._key)  # used: it ages from here
+                disk.touch(_thread.folder / self._key)  # its age starts again
             return found
 
         def put(self, data: Any, filename: str, binary: bool = True) -> str:
@@ -122,7 +122,7 @@ def _manager() -> Any:
 
 
 def holds(digest: str) -> bool:
-    """Whether this thread's trials would find the binary with this hash."""
+    """Whether this thread's trials would find the binary with this hash in a cache."""
     from triton.runtime.cache import _base32
 
     key, folder = _base32(digest), current()
@@ -131,14 +131,14 @@ def holds(digest: str) -> bool:
 
 
 def lock_path(digest: str) -> Path:
-    """The lock for compiling the binary with this hash, in its folder of Triton's cache, which is created."""
+    """The lock for compiling the binary with this hash; creates its folder in Triton's cache."""
     from triton.runtime.cache import FileCacheManager, _base32
 
     return Path(FileCacheManager(_base32(digest)).cache_dir) / "autotuned.lock"
 
 
 def _at(folder: Path, key: str) -> Any:
-    """Triton's file cache on any folder, which is created with its first file."""
+    """Triton's file cache in any folder, which is created with its first file."""
     from triton.runtime.cache import FileCacheManager
 
     cache = FileCacheManager.__new__(FileCacheManager)
@@ -153,7 +153,7 @@ def _home_at(key: str) -> Any:
 
 
 def promote(compiled: Any, folder: Path) -> None:
-    """Copy a winner's binary from the scratch folder into Triton's cache; on errors it is compiled again later."""
+    """Copy a winner's binary from the scratch folder into Triton's cache; after an error it is compiled again later."""
     from triton.runtime.cache import FileCacheManager, _base32
 
     try:
@@ -161,7 +161,7 @@ def promote(compiled: Any, folder: Path) -> None:
         names = sorted(os.listdir(folder / key), key=lambda name: name.startswith("__grp__"))  # groups last
         home = FileCacheManager(key)
         if all(_holds(home, name) for name in names):
-            return  # it won before, for another shape; rewriting would wait for the disk
+            return  # it has already won for another shape; writing it again would wait for the disk
         placed: dict[str, str] = {}
         for name in names:
             if name.startswith("__grp__"):

@@ -1,4 +1,4 @@
-"""Triton's compiled kernels: compile them elsewhere, launch them without Triton's look-up, analyze their accesses."""
+"""Triton's compiled kernels: compiled in an executor, launched without Triton's look-up, their memory accesses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from autotuned.triton_compat import globals_used, kernel, versions
 if TYPE_CHECKING:
     from autotuned.triton_compat import ttir
 else:
-    ttir = later("triton_compat.ttir")  # only for searches
+    ttir = later("triton_compat.ttir")  # used only by searches
 
 
 def is_hooked(jit: Any) -> bool:
-    """Whether launches of this kernel must go through Triton now: its `run` is replaced, or it has hooks."""
+    """Whether this kernel must now be launched through Triton: its `run` is replaced, or it has hooks."""
     return kernel.is_patched() or "run" in vars(jit) or bool(jit.pre_run_hooks) or _inspected()
 
 
@@ -32,9 +32,9 @@ def _inspected() -> bool:
 
 
 def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
-    """Run a kernel's warm-up, but compile in an executor: Triton binds arguments and checks its table on this thread.
+    """Run a kernel's warm-up, but compile in an executor; Triton binds arguments and checks its table on this thread.
 
-    Returns the kernel, or an object whose `.result()` waits for it and adds it to Triton's table.
+    Returns the kernel, or a future whose `.result()` waits for it and adds it to Triton's table.
     """
     import triton
 
@@ -45,13 +45,15 @@ def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
             finally:
                 mode.raw_futures.clear()  # otherwise leaving the block waits for them
 
-    return contextvars.Context().run(begun)  # Triton refuses a second mode within one of the user's own
+    return contextvars.Context().run(begun)  # Triton refuses to nest this mode in one of the user's
 
 
 class Compilation(Frozen):
-    """What Triton would compile for a launch: its hash in Triton's cache, and a function that compiles it.
+    """A compilation that Triton would do for a launch.
 
     Attributes:
+        digest: Its hash in Triton's cache.
+        run: Compiles.
         ended: Puts the compiled kernel into Triton's table.
     """
 
@@ -69,12 +71,12 @@ class _AskedError(Exception):
 
 
 def asked(warm_up: Callable[[], Any]) -> Compilation | None:
-    """What Triton would compile for a kernel's warm-up, leaving its table unchanged; None if that has the kernel."""
+    """What Triton would compile for a kernel's warm-up; None if its table has the kernel. The table stays unchanged."""
     import triton
 
     class Asking(triton.AsyncCompileMode):  # type: ignore[misc]
         def submit(self, key: str, compile_: Callable[[], Any], *ends: Any) -> Any:
-            hooked = triton.knobs.runtime.jit_post_compile_hook is not None  # the launch has to tell it
+            hooked = triton.knobs.runtime.jit_post_compile_hook is not None  # then the launch must call it
             raise _AskedError(Compilation(hashlib.sha256(key.encode()).hexdigest(), compile_, *ends[: not hooked]))
 
     def ask() -> Compilation | None:
@@ -85,11 +87,11 @@ def asked(warm_up: Callable[[], Any]) -> Compilation | None:
                 return stopped.asked
         return None
 
-    return contextvars.Context().run(ask)  # Triton refuses a second mode within one of the user's own
+    return contextvars.Context().run(ask)  # Triton refuses to nest this mode in one of the user's
 
 
 def compiles_for_cache(jit: Any) -> bool:
-    """Whether Triton caches a function's kernels and finds them again, without hooks that interfere or listen."""
+    """Whether Triton caches a function's kernels and reuses them, and no hook is involved."""
     from triton import knobs
 
     hooked = is_hooked(jit) or knobs.runtime.jit_cache_hook is not None or not kernel.is_tritons(type(jit).run)
@@ -98,7 +100,7 @@ def compiles_for_cache(jit: Any) -> bool:
 
 
 def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
-    """What `compiling_in` passed to an executor, except the kernel, for another process that has the same kernel.
+    """The picklable part of a task of `compiling_in`, for another process that has the same kernel.
 
     None if its form is unknown, or if Triton would not look it up in its cache.
     """
@@ -125,10 +127,10 @@ def compile_specialization(kernel: Any, parts: tuple[Any, ...]) -> str:
 
 
 def replace_if_refused(compiled: Any, again: Callable[[Exception], Any]) -> None:
-    """Where the driver refuses a kernel's binary as it is loaded, load that of `again(error)` instead, if not None."""
+    """If the driver refuses to load a kernel's binary, load that of `again(error)` instead, unless it is None."""
 
     def load() -> None:
-        del compiled._init_handles  # Triton's own is there again
+        del compiled._init_handles  # restores Triton's own
         try:
             compiled._init_handles()
         except RuntimeError as error:
@@ -162,7 +164,7 @@ def shared_memory_limit() -> int | None:
 
 
 def out_of_shared_memory(need: int, limit: int, told_by: str) -> Exception:
-    """Triton's error for too much shared memory, for a kernel that need not be compiled to know."""
+    """Triton's error for too much shared memory, for a kernel whose need is predicted without compiling it."""
     from triton.runtime.errors import OutOfResources
 
     error: Exception = OutOfResources(need, limit, f"shared memory (predicted from {told_by})")
@@ -178,11 +180,11 @@ class EvictedError(Exception):
 
 
 class Handle(Frozen):
-    """A loaded kernel, and everything a launch without Triton's look-up relies on."""
+    """A loaded kernel, and everything that a launch without Triton's look-up relies on."""
 
     kernel: Callable[[], Any]  # a weak reference: Triton's cache owns the kernel and unloads it on eviction
     device: int
-    cache: dict[str, Any]  # where Triton's look-up finds it, under `cache_key`
+    cache: dict[str, Any]  # Triton's table that has it, under `cache_key`
     cache_key: str
     run: Callable[..., Any]  # its launcher
     function: int  # the driver's handle
@@ -192,8 +194,8 @@ class Handle(Frozen):
     leaving: list[Any]  # hooks called by `leave`
     enter: Any
     leave: Any
-    holds: Callable[[], bool]  # whether all else is unchanged: Triton's `run`, knobs, and the globals used
-    watched: tuple[Any, ...]  # dictionaries and types that `holds` checks, unless watched before, and `cache`
+    holds: Callable[[], bool]  # whether everything else is unchanged: Triton's `run`, knobs, and the globals used
+    watched: tuple[Any, ...]  # `cache`, and dictionaries and types that `holds` checks and nobody watches yet
     dicts: tuple[Any, ...]  # the dictionaries among them
     stream_of: Callable[[int], int]  # returns a device's current stream
 
@@ -258,12 +260,12 @@ _MOST_OUTSIDE = 1024
 
 
 def _held_outside(jit: Any, device: int) -> _Holds:
-    """`_holds` for binaries outside Triton's caches, the same for all of a kernel while it says yes."""
+    """`_holds` for binaries outside Triton's caches, shared by all of a kernel as long as it returns True."""
     known = _outside.get((id(jit), device))
     found = None if known is None or known[0]() is not jit or known[1] != len(jit.used_global_vals) else known[2]
     if found is None or not found[0]():
         holds, watched, dicts = _holds(jit, device, None)
-        _native.watch(watched)  # once for all, so not again for each handle
+        _native.watch(watched)  # once, not again for each handle
         found = holds, (), dicts
         while len(_outside) >= _MOST_OUTSIDE:
             _outside.pop(next(iter(_outside)), None)
@@ -272,7 +274,7 @@ def _held_outside(jit: Any, device: int) -> _Holds:
 
 
 def _holds(jit: Any, device: int, loaded: Any) -> _Holds:
-    """A function that tells whether everything that decides a kernel is unchanged; its checks, and their dicts.
+    """A check that everything that determines a kernel is unchanged; the objects that it reads, and their dicts.
 
     `loaded` are Triton's caches of the kernel on the device; None for a binary outside them.
     """
@@ -282,7 +284,7 @@ def _holds(jit: Any, device: int, loaded: Any) -> _Holds:
     runtime_knobs, compilation_knobs = knobs.runtime, knobs.compilation
     runtime, compilation, all_knobs = vars(runtime_knobs), vars(compilation_knobs), vars(knobs)
     own, caches = vars(jit), jit.device_caches
-    # Triton calls a stages hook at each look-up: while there is one, nothing counts as unchanged.
+    # Triton calls a stages hook at each look-up: with such a hook, nothing counts as unchanged.
     runtime_then, compilation_then = None if _inspected() else dict(runtime), dict(compilation)
     used = [(name, value, scope) for (name, _), (value, scope) in jit.used_global_vals.items()]
     original, absent = kernel.originals["jit"], object()
@@ -305,14 +307,14 @@ def _holds(jit: Any, device: int, loaded: Any) -> _Holds:
 
 
 def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
-    """What a binary is compiled for about these arguments' memory, also in tuples and descriptors.
+    """What the compiler assumes about these arguments' memory, also in tuples and descriptors.
 
     A hook or grid callable may change it between look-up and launch: resize a tensor, or change its memory or data.
     """
     found: list[tuple[Any, ...]] = []
     for value in values:
         kind: Any = type(value)
-        if kind in PLAIN:  # most, and each test below takes calls
+        if kind in PLAIN:  # most of them; the tests below are slower
             continue
         if kind not in TENSORS and isinstance(value, tuple):
             found += [compiled_for(value)]
@@ -326,13 +328,14 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def surroundings() -> tuple[Any, ...]:
-    """What else a launch relies on that user code may change: the current device and Triton's knobs."""
+    """Other state that a launch relies on and user code may change: the current device and Triton's knobs."""
     import triton.knobs as knobs
 
     return kernel.current_device(), dict(vars(knobs.runtime)), dict(vars(knobs.compilation))
 
 
-ALLOCATES = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")  # at each launch; GSan from 3.8 on
+# Launchers with one of these allocate at each launch; GSan exists from Triton 3.8 on.
+ALLOCATES = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")
 
 
 def scratch(size: int, align: int, stream: int) -> Any:
@@ -379,9 +382,9 @@ class Access(Frozen):
 
 
 def accesses(compiled: Any) -> Access | None:
-    """What a compiled kernel reads and writes; None if its TTIR does not tell (see `ttir.access`).
+    """What a compiled kernel reads and writes; None if its TTIR does not show it (see `ttir.access`).
 
-    Unknown too if a file overrides a later stage. TTIR renames arguments, so they are matched by order.
+    Also None if a file overrides a later stage. TTIR renames arguments, so they are matched by order.
     """
     text = getattr(compiled, "asm", {}).get("ttir")
     signature = getattr(getattr(compiled, "src", None), "signature", None)
@@ -395,7 +398,7 @@ def accesses(compiled: Any) -> Access | None:
 
 
 def _is_overridden(compiled: Any) -> bool:
-    """Whether a user's file may replace a stage after the TTIR."""
+    """Whether a user's file may replace a stage after TTIR."""
     from triton import knobs
 
     file = getattr(getattr(compiled, "metadata", None), "ir_override", None)
@@ -403,12 +406,12 @@ def _is_overridden(compiled: Any) -> bool:
 
 
 def union(found: Sequence[Access]) -> Access:
-    """What binaries of one kernel access in total."""
+    """All accesses of several binaries of one kernel."""
     return Access(frozenset().union(*(one.read for one in found)), frozenset().union(*(one.written for one in found)))
 
 
 def _memory_in(kind: Any) -> Iterator[str]:
-    """The pointers and descriptors in one entry of a signature, which may be a tuple."""
+    """The pointer and descriptor types in one entry of a signature, which may be a tuple."""
     if isinstance(kind, (tuple, list)):
         for part in kind:
             yield from _memory_in(part)
@@ -416,7 +419,7 @@ def _memory_in(kind: Any) -> Iterator[str]:
         yield str(kind)
 
 
-# Metadata that a launch uses besides the code.
+# Metadata that a launch uses in addition to the code.
 _LAUNCHED_WITH = ("name", "shared", "num_warps", "num_ctas", "cluster_dims", "tmem_size", "launch_cooperative_grid",
                   "launch_pdl", "global_scratch_size", "profile_scratch_size")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Observe, or refuse, Triton's compilations, which start when its cache has no binary."""
+"""Observes or refuses Triton's compilations, which start when its cache has no binary."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class _Watchers(NamedTuple):
 
 
 class _Compiling(threading.local):
-    """What this thread compiles: Triton creates IR and kernel of a source on the same thread."""
+    """The source that this thread compiles: Triton creates its IR and kernel on the same thread."""
 
     source: Callable[[], Any] = staticmethod(lambda: None)
     since = 0.0
 
 
-_watchers: list[_Watchers] = []  # one at most
+_watchers: list[_Watchers] = []  # at most one
 _compiling = _Compiling()
 _begun = renewed(threading.Lock())
 
@@ -32,7 +32,7 @@ _begun = renewed(threading.Lock())
 def begin(before: Callable[[Any], None], after: Callable[[Any, float], None]) -> None:
     """Watch each compilation of this process; repeated calls do nothing.
 
-    `before` gets Triton's source, and an exception of it aborts the compilation; `after` gets source and seconds.
+    `before` gets Triton's source, and its exceptions abort the compilation; `after` gets source and seconds.
     """
     from triton.compiler import compiler
 
@@ -47,7 +47,7 @@ def begin(before: Callable[[Any], None], after: Callable[[Any, float], None]) ->
 
 
 def _watch_kind(kind: Any) -> None:
-    """Patch a source class's `make_ir`, with which a compilation starts."""
+    """Patch the `make_ir` of a source class: a compilation starts with it."""
     original = vars(kind)["make_ir"]
 
     @functools.wraps(original)

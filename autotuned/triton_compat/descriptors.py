@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# Metadata of a tensor map. Other forms (padded 4-bit numbers, im2col) and maps with unknown fields are left to Triton.
+# Known metadata of a tensor map. Triton handles other forms (padded 4-bit numbers, im2col) and unknown fields.
 _KNOWN = frozenset(("swizzle", "elem_size", "elem_type", "block_size", "fp4_padded", "is_im2col"))
 _MAP_BYTES = 128
 ENCODED, DECOMPOSED = 0, 1  # forms, as in `launch/c/descriptors.h`
@@ -40,9 +40,9 @@ def metas(types: Sequence[str], metadata: Any) -> list[Any] | None:
 
 
 def encodings(types: Sequence[str], metadata: Any) -> tuple[Encoding, ...] | None:
-    """How a kernel's descriptors are passed, in the form of `take_encoding` in `launch/c/entries.h`.
+    """How a kernel's descriptors are passed, in the form that `take_encoding` in `launch/c/entries.h` reads.
 
-    None if Triton's launcher must pass one of them.
+    None if only Triton's launcher can pass one of them.
     """
     if not types and not getattr(metadata, "tensordesc_meta", None):  # most kernels
         return ()
@@ -111,7 +111,7 @@ def _clears_a_bit() -> bool:
 
 
 def written(type_: str, meta: Mapping[str, Any] | None, value: Any) -> list[bytes]:
-    """The bytes Triton's launcher puts into the parameter buffer for a descriptor, per parameter."""
+    """The bytes that Triton's launcher writes into the parameter buffer for a descriptor, per parameter."""
     rank = len(_block(type_))
     made = _made(value, meta)
     head, shape, strides = made[: -2 * rank], made[-2 * rank : -rank], made[-rank:]
@@ -125,5 +125,5 @@ def written(type_: str, meta: Mapping[str, Any] | None, value: Any) -> list[byte
 
 
 def _bytes_of_map(made: Any) -> bytes:
-    """The map, which is the last field of Triton's C object."""
+    """The tensor map, the last field of Triton's C object."""
     return ctypes.string_at(id(made) + type(made).__basicsize__ - _MAP_BYTES, _MAP_BYTES)

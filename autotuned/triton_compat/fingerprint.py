@@ -1,4 +1,4 @@
-"""The toolchain part of a key: a hash of Triton, and the version of the ptxas it runs for a device."""
+"""The toolchain part of a key: a hash of Triton, and the version of the ptxas that it runs for a device."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json, named, typed
 
 log = logging.getLogger("autotuned")
-_MOST_BYTES = 1 << 20  # of a stored result, with a line for each of some hundred files
-# Triton's two: the variable that overrides it, and its name.
+_MOST_BYTES = 1 << 20  # of a stored result, which has a line for each of some hundred files
+# Triton's two ptxas: the variable that overrides each, and its name.
 _PTXAS = (("TRITON_PTXAS_PATH", "ptxas"), ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas-blackwell"))
 
 
 def of(arch: str, cache_dir: Path) -> dict[str, Json]:
-    """What compiles kernels for `arch` (such as "sm_90"): Triton's version, a hash of all of it, and ptxas's version.
+    """The toolchain for `arch` (such as "sm_90"): Triton's version, a hash of all its files, and ptxas's version.
 
     Hashing libtriton takes 0.3 s, so the result is stored in `cache_dir` with the sizes and times of the hashed files;
     any change invalidates it. Within a process only ptxas, which runs for each kernel, is checked again. Errors are
-    raised: two unknown fingerprints must not be equal.
+    raised: two unknown toolchains must not have equal fingerprints.
     """
     tool = _ptxas(arch)
     now = _stat(tool) if tool else None
@@ -43,10 +43,10 @@ _known: dict[tuple[str, int, int] | None, dict[str, Json]] = {}
 
 
 def begin(cache_dir: Path) -> bool:
-    """Start hashing Triton's files on another thread, unless a stored result may exist; whether they are hashed.
+    """Start hashing Triton's files on another thread, unless a stored result may exist; returns whether it is hashing.
 
-    Only Triton's driver knows the device, and its first use runs a C compiler for 0.4 s; meanwhile the hash takes
-    0.45 s (both on a host with an H200).
+    The key needs the device from Triton's driver, whose first use runs a C compiler for 0.4 s; hashing takes 0.45 s
+    (both on a host with an H200).
     """
     tools = [None, *(env.triton_tool(variable) or _own_tool(name) for variable, name in _PTXAS)]
     if os.getpid() in _ahead:
@@ -57,11 +57,11 @@ def begin(cache_dir: Path) -> bool:
     return True
 
 
-_ahead: dict[int, Any] = {}  # pending hashes by process id: a forked child has no such thread
+_ahead: dict[int, Any] = {}  # pending hashes by process id: a forked child does not have the thread
 
 
 def _on_a_thread(function: Callable[[], Any]) -> Any:
-    """A future of a function's result; the interpreter's exit does not wait for it, as it would for an executor."""
+    """A future of a function's result; unlike an executor's, it does not delay the interpreter's exit."""
     from concurrent.futures import Future
 
     future: Any = Future()
@@ -93,7 +93,7 @@ def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json
     before, whole = begun.result() if begun else _hashed()
     known = tool and f"{_ptxas_version(tool[0])} {_sha256(tool[0])[:12]}"
     fresh: dict[str, Json] = {"triton": kernel.version(), "triton_key": whole, "ptxas": known}
-    # If anything changed, an installation is in progress: the hash may be of a mixture.
+    # If anything changed, an installation is in progress, and the hash may mix old and new files.
     if _parts() == before and (tool is None or _stat(tool[0]) == tool):
         try:
             disk.write_text(path, disk.text({"ptxas": list(tool) if tool else None, **before, "is": fresh}))
@@ -103,7 +103,7 @@ def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json
 
 
 def _parts() -> dict[str, Json]:
-    """The hashed files, and the folders, whose times reveal added files."""
+    """The hashed files, and their folders, whose times reveal added files."""
     root = kernel.folder()
     folders = {folder: os.stat(_below(root, folder)).st_mtime_ns for folder in _folders(root)}
     files = {file: _size_and_time(_below(root, file)) for folder in folders for file in _files(root, folder)}
@@ -111,7 +111,7 @@ def _parts() -> dict[str, Json]:
 
 
 def _is_made_of(data: Json, tool: tuple[str, int, int] | None) -> bool:
-    """Whether a stored result matches the current files; 0.4 ms for 150 files, so nothing is called in the loops."""
+    """Whether a stored result matches the current files; loops avoid calls: 0.4 ms for 150 files."""
     root = kernel.folder()
     if data["ptxas"] != (list(tool) if tool else None):
         return False
@@ -137,11 +137,11 @@ def _size_and_time(path: str) -> list[int]:
 def _hashed() -> tuple[dict[str, Json], str]:
     from triton.runtime.cache import triton_key
 
-    # Triton's own key omits its runtime, Gluon, plug-ins and what it links into kernels.
+    # Triton's own key omits its runtime, Gluon, plug-ins and the bit code that it links into kernels.
     root, parts = kernel.folder(), _parts()
     files = sorted(_below(root, file) for file in parts["files"])
     files = [path for path in files if not os.path.basename(path).startswith("libtriton")]
-    # Compiling waits for this; reading and hashing release the GIL.
+    # On a second thread, since compiling waits for it; reading and hashing release the GIL.
     whole = _on_a_thread(triton_key)
     lines = [f"{os.path.relpath(path, root)} {_sha256(path)}" for path in files]
     lines.insert(0, whole.result())
@@ -154,7 +154,7 @@ def _sha256(path: str) -> str:
 
 
 def _folders(root: str, folder: str = "") -> Iterator[str]:
-    """Triton's folders with code, from `root` on; all but the first end with a slash."""
+    """Triton's folders with code, relative to `root`; all but the first end with a slash."""
     yield folder
     for entry in os.scandir(_below(root, folder)):
         if "." not in entry.name and entry.name not in _NO_CODE and entry.is_dir():
@@ -177,14 +177,14 @@ def _stat(path: str) -> tuple[str, int, int]:
 
 
 def _ptxas(arch: str) -> str | None:
-    """The ptxas that Triton runs for `arch`; Triton's own where a variable names the same compiler elsewhere."""
+    """The ptxas that Triton runs for `arch`; Triton's own if a variable names a copy of it."""
     variable, default = _ptxas_places(arch)
     override = env.triton_tool(variable) if variable else ""
     if not override:
         return default
     from triton import knobs
 
-    if knobs.NvidiaTool.from_path(override) is None:  # Triton skips what does not run
+    if knobs.NvidiaTool.from_path(override) is None:  # it does not run, so Triton skips it
         return default
     try:
         return default if default and _are_one(_stat(override), _stat(default)) else override
@@ -194,9 +194,9 @@ def _ptxas(arch: str) -> str | None:
 
 @lru_cache(maxsize=64)
 def _are_one(tool: tuple[str, int, int], own: tuple[str, int, int]) -> bool:
-    """Whether two files are one compiler: of the same bytes, or programs that tell the same version and build.
+    """Whether two files are the same compiler: the same bytes, or programs that report the same version and build.
 
-    A wrapper script that reports the version of the program it runs still differs: it may add options.
+    A wrapper script differs even if it reports the same version: it may add options.
     """
     paths = tool[0], own[0]
     if tool[1] == own[1] and _sha256(paths[0]) == _sha256(paths[1]):
@@ -220,7 +220,7 @@ def _own_tool(name: str) -> str:
 
 
 def _second_ptxas(arch: int) -> bool:
-    """Whether Triton uses its second ptxas for `arch`: its own code, run with placeholders instead of tools."""
+    """Whether Triton uses its second ptxas for `arch`, by Triton's own code, run with placeholders as tools."""
     from triton.backends.nvidia.compiler import get_ptxas
 
     tools = SimpleNamespace(ptxas=False, ptxas_blackwell=True)
@@ -240,15 +240,15 @@ def _ptxas_version(path: str) -> str:
     return match[1] if match else text.strip()
 
 
-# These define a compiled kernel's launch parameters, their order and form.
+# Files that define a compiled kernel's launch parameters, their order and form.
 _INTERFACE = ("backends/nvidia/driver.py", "backends/nvidia/driver.c", "runtime/jit.py")
 
 
 @lru_cache(maxsize=1)
 def launch_interface() -> str:
-    """A hash of the files that define how Triton launches compiled kernels, so that forks differ.
+    """A hash of the files that define how Triton launches compiled kernels, so that forks of Triton differ.
 
-    "" if a file is missing: then no binary serves, since two unknown ones must not be equal.
+    "" if a file is missing: then no binary serves, since two unknown interfaces must not be equal.
     """
     digest = hashlib.sha256()
     try:

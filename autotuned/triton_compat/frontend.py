@@ -1,8 +1,8 @@
-"""Run Triton's front end once for all configs of a search that differ only in options it does not read.
+"""Runs Triton's front end once for all configs of a search that differ only in options it does not read.
 
-Building a config's IR takes 15 to 40 ms of Python under the GIL, and seldom depends on warps and stages. So one
+Building a config's IR takes 15 to 40 ms of Python under the GIL, and rarely depends on warps and stages. So one
 config's IR, as text, serves all configs with the same constants and is parsed in a millisecond. Reads of options are
-observed, not assumed, and the compiled result is the same to the byte.
+observed, not assumed, and the compiled result is identical to the byte.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from autotuned.triton_compat import versions
 
 log = logging.getLogger("autotuned")
 LATER = frozenset({"num_warps", "num_stages", "maxnreg"})  # options the front end rarely reads
-# One thread at a time builds IR, which holds the GIL. So the config that was begun first, whose later passes take
-# longest, gets to them after 20 ms; with 12 threads in turns all get there after 330. A slow builder is not waited for.
+# One thread at a time builds IR, since that holds the GIL. So the first config, whose later passes take longest, gets
+# to them after 20 ms; if 12 threads take turns, all get there after 330 ms. The limit keeps a slow builder from
+# blocking the others.
 PATIENCE_S = 1.0
 _numbers = itertools.count()
 
 
 @contextmanager
 def shared(kernel: Any, folder: Path) -> Iterator[None]:
-    """Let configs of a kernel compiled in a `with` block share IR, stored as files in `folder` meanwhile.
+    """Let configs of a kernel that are compiled in a `with` block share IR, through temporary files in `folder`.
 
-    Does nothing if the kernel's sources were customized, for back ends other than NVIDIA's, and for untested Tritons.
+    Does nothing for a customized source class, back ends other than NVIDIA's, and untested versions of Triton.
     """
     jit = toolchain.innermost(kernel)
     original = _original(jit)
@@ -52,7 +53,7 @@ def shared(kernel: Any, folder: Path) -> Iterator[None]:
 
 
 def _original(jit: Any) -> Any:
-    """Triton's source class if the kernel uses it unmodified, else None."""
+    """Triton's source class if the kernel uses it unmodified, otherwise None."""
     from triton.compiler import ASTSource
 
     if versions.strange_triton():
@@ -70,7 +71,7 @@ def _source_class(original: Any, forms: Forms) -> Any:
         """A kernel with its constants, whose IR may come from an earlier config."""
 
         def make_ir(self, target: Any, options: Any, codegen_fns: Any, module_map: Any, context: Any) -> Any:
-            self.__class__ = original  # the compiled kernel keeps its source, but nothing of this search
+            self.__class__ = original  # the compiled kernel keeps its source, which must not keep this search alive
 
             def build(watched: Any) -> Any:
                 return self.make_ir(target, watched, codegen_fns, module_map, context)
@@ -79,12 +80,12 @@ def _source_class(original: Any, forms: Forms) -> Any:
                 return build(options)
             return forms.get(_key(self.hash(), options), options, build, context)
 
-    SharedSource.__name__ = original.__name__  # by which compilations are recognized
+    SharedSource.__name__ = original.__name__  # compilations are recognized by it
     return SharedSource
 
 
 def _key(source: str, options: Any) -> Hashable:
-    """What IR depends on: the kernel with types and constants, and all options but those of later passes."""
+    """What IR depends on: the kernel with types and constants, and all options except those of later passes."""
     return source, repr(sorted((name, repr(value)) for name, value in vars(options).items() if name not in LATER))
 
 
@@ -101,7 +102,7 @@ class Forms:
         self._turn = threading.Lock()
 
     def get(self, key: Hashable, options: Any, build: Callable[[Any], Any], context: Any) -> Any:
-        """A module in `context`: parsed from an earlier config's IR, else built."""
+        """A module in `context`, parsed from an earlier config's IR or built."""
         if self._process != os.getpid():
             return build(options)  # a forked child: the builders are in its parent
         mine: Future[Path | None] = Future()
@@ -118,7 +119,7 @@ class Forms:
                 module = build(watched := Watched(options))
             path = None if LATER & watched.seen() else self._kept(str(module))
         except BaseException:
-            del self._paths[key]  # first, so that a waiting config builds the next
+            del self._paths[key]  # before the waiting configs wake: one of them builds next
             mine.set_exception(_FailedError())
             raise
         mine.set_result(path)
@@ -144,7 +145,7 @@ class Forms:
 
     def close(self) -> None:
         """Remove the files; a thread that still compiles builds its own IR."""
-        for future in list(self._paths.values()):  # threads that still compile add to it
+        for future in list(self._paths.values()):  # a copy: threads that still compile add to it
             if future.done() and not future.exception() and (path := future.result()) is not None:
                 disk.remove(path)
 
@@ -174,6 +175,6 @@ class Watched:
         return getattr(self._options, name)
 
     def seen(self) -> frozenset[str]:
-        """The names read; all if the options were read at once."""
+        """The names read; all names if the options were read as a whole."""
         everything: Mapping[str, Any] = vars(self._options)
         return frozenset(everything) if self._names & {"__dict__", "__dataclass_fields__"} else frozenset(self._names)

@@ -1,4 +1,4 @@
-"""Values that Triton's records of a function omit, found from its text, without Triton's walk over its syntax."""
+"""Finds from a function's text whether it may use values that Triton's records omit, without walking its syntax."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 
 from autotuned._startup import renewed
 
-# Names in a text are what stands between other characters. Without `re`: compiling a pattern takes 0.2 ms.
+# Names are found by splitting at all other characters, without `re`: compiling a pattern takes 0.2 ms.
 _DIGITS = "0123456789"
-_SETTLED = ("triton", "math")  # of the toolchain
+_SETTLED = ("triton", "math")  # modules that are part of the toolchain
 _APART = {at: " " for at in range(128) if not (chr(at).isalnum() or chr(at) == "_")}
 
 
 def may_be_recorded(jit: Any) -> bool:
-    """Whether Triton may find globals in a function, or in those it calls, whose values it compiles in.
+    """Whether a function, or one that it calls, may use globals whose values Triton compiles in.
 
-    False only if it finds none (`used_global_vals` after `cache_key`, which takes thousands of calls): every name in
-    the text that is a global or a closed-over name stands for nothing, a module, or a function of Triton's.
+    False only if Triton finds none (`used_global_vals` after `cache_key`, which takes thousands of calls): every name
+    in the text that is a global or closed-over variable is None, a module, or a Triton function.
     """
     known = _clear.get(id(jit))
-    if known is not None and known[0]() is jit and known[1] is jit.src:  # Triton, too, looks once
+    if known is not None and known[0]() is jit and known[1] is jit.src:  # Triton also looks only once
         return False
     if _reached(jit) is None:
         return True
@@ -40,10 +40,10 @@ _MOST = 4096
 
 
 def is_hashed_whole(source: Any) -> bool:
-    """Whether Triton's hash of a source says all that is compiled in, so that its cache has no other code under it.
+    """Whether Triton's hash of a source covers everything compiled in, so that its cache has no other code under it.
 
-    It leaves out values that are attributes of modules, or that constexpr functions read, types of constants, and
-    whatever a function's names stand for since Triton hashed it.
+    The hash omits attributes of modules, values that constexpr functions read, types of constants, and changes of a
+    function's globals since Triton hashed it.
     """
     plain = all(value is None or type(value) in (bool, int, float) for value in source.constants.values())
     functions = _reached(source.fn, all_values=True) if plain else None
@@ -52,10 +52,11 @@ def is_hashed_whole(source: Any) -> bool:
 
 @contextmanager
 def cached_as(source: Any, code: str) -> Iterator[None]:
-    """While a source compiles: find nothing else in Triton's cache for it, where Triton's hash does not say it all.
+    """Compile a source in a `with` block under a hash that covers everything, if Triton's own hash does not.
 
     Args:
-        code: Text of everything it is compiled from, under which its binary is kept.
+        source: Triton's source.
+        code: Text of everything it is compiled from; it becomes part of the hash.
     """
     if is_hashed_whole(source):
         yield
@@ -69,7 +70,7 @@ def cached_as(source: Any, code: str) -> Iterator[None]:
 
 
 def _are_hashes_of_now(functions: list[Any]) -> bool:
-    """Whether Triton would hash the first of these functions as before, which may be long ago."""
+    """Whether Triton's hash of the first of these functions, which may be old, is still right."""
     with _hashing:
         then, known = functions[0].cache_key, [(one, one.hash) for one in functions]
         if any(str(before).startswith("recursion:") for _, before in known):  # another thread is hashing it
@@ -87,7 +88,7 @@ _hashing = renewed(threading.Lock())
 
 
 def _reached(jit: Any, all_values: bool = False) -> list[Any] | None:
-    """A function and those of Triton that it may call; None if one may name anything else that counts."""
+    """A function and the Triton functions that it may call; None if one may use any other value that matters."""
     reached: dict[int, Any] = {}
     waiting = [jit]
     while waiting:
@@ -102,7 +103,7 @@ def _reached(jit: Any, all_values: bool = False) -> list[Any] | None:
 
 
 def _outside_once(jit: Any) -> list[Any] | None:
-    """`_outside` of a function, which Triton looks at once too; known of its own, which most kernels share."""
+    """`_outside` of a function; cached for Triton's own functions, which most kernels share."""
     known = _of_triton.get(id(jit))
     if known is None or known[0] is not jit or known[1] is not jit.src:
         found = _outside(jit, False)
@@ -116,9 +117,9 @@ _of_triton: dict[int, tuple[Any, str, list[Any] | None]] = {}
 
 
 def _outside(jit: Any, all_values: bool) -> list[Any] | None:
-    """The functions of Triton that a text may name; None if it may name anything else that counts.
+    """The Triton functions that a text may name; None if it may name any other value that matters.
 
-    With `all_values` numbers and similar values count too, as attributes of modules other than Triton's.
+    With `all_values`, numbers and similar values in modules outside the toolchain matter too.
     """
     function, written = getattr(jit, "fn", None), getattr(jit, "src", None)
     if not isinstance(function, FunctionType) or not isinstance(written, str) or not written.isascii():
@@ -127,7 +128,7 @@ def _outside(jit: Any, all_values: bool) -> list[Any] | None:
     names = {*told}
     names |= {word.lstrip(_DIGITS) for word in names if word[0] in _DIGITS}
     if told.count(function.__name__) == 1:
-        names.discard(function.__name__)  # where it is defined
+        names.discard(function.__name__)  # only its own definition
     cells = {} if not function.__closure__ else dict(zip(function.__code__.co_freevars, function.__closure__))
     try:
         named = [*_values(names, function.__globals__), *(cells[name].cell_contents for name in names & cells.keys())]
@@ -149,13 +150,13 @@ def _outside(jit: Any, all_values: bool) -> list[Any] | None:
 
 
 def _values(names: set[str], scope: Mapping[str, Any]) -> list[Any]:
-    """What these names stand for, without what Triton passes over."""
+    """The values of these names, except None and Triton's builtins, which Triton does not record."""
     values = [scope[name] for name in names & scope.keys()]
     return [value for value in values if value is not None and not getattr(value, "__triton_builtin__", False)]
 
 
 def _is_harmless(value: Any) -> bool:
-    """Whether Triton records nothing for an attribute of a module, nor for attributes of that."""
+    """Whether Triton records neither an attribute of a module nor the attributes of its value."""
     plain = (bool, int, float, str, FunctionType, BuiltinFunctionType)
     kind = value if isinstance(value, type) else type(value)
     if kind.__module__ == "triton.language.core":

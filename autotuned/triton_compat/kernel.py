@@ -1,4 +1,4 @@
-"""Triton as used for decorating and keys: kernels, parameters, options, environment (versions: docs/design.md)."""
+"""Triton's API for decorating and keys: kernels, parameters, options, environment (versions: docs/design.md)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Parameter(Frozen):
 def is_kernel(value: object) -> bool:
     """Whether a value is launched as `value[grid](...)`: a Triton function, heuristics, or a tuner."""
     if "triton" not in sys.modules:
-        return False  # without Triton there are no kernels; plain callables should not import it
+        return False  # no kernel exists without Triton, and plain callables should not import it
     from triton.runtime.jit import KernelInterface
 
     return isinstance(value, KernelInterface)
 
 
 def layers(kernel: Any) -> Iterator[Any]:
-    """The kernel and what it wraps, outermost first, down to the Triton function."""
+    """The kernel and the layers that it wraps, outermost first, down to the Triton function."""
     while is_kernel(kernel):
         yield kernel
         kernel = getattr(kernel, "fn", None)
@@ -63,7 +63,7 @@ def is_tuner(layer: object) -> bool:
 
 
 def is_interpreted(kernel: Any) -> bool:
-    """Whether Triton interprets this kernel on the CPU, which is fixed at decoration."""
+    """Whether Triton interprets this kernel on the CPU; fixed at decoration."""
     from triton.runtime.interpreter import InterpretedFunction
 
     return isinstance(innermost(kernel), InterpretedFunction)
@@ -115,7 +115,7 @@ def option_names() -> frozenset[str]:
 
 
 def environment() -> dict[str, str]:
-    """Environment variables that change what Triton compiles; queried again when any variable changed."""
+    """Environment variables that change Triton's compiled code; read again when any variable changed."""
     global _environment
     stamp, (seen, variables) = env.stamp()(), _environment
     if stamp is None or stamp != seen:
@@ -131,7 +131,7 @@ _retired: list[Any] = []  # binaries of earlier environments, kept loaded for CU
 
 
 def forget_binaries(kernel: Any) -> None:
-    """Make Triton compile a kernel again: it checks the environment only when compiling, not at each look-up."""
+    """Make Triton compile a kernel again: it checks the environment only when compiling, not at look-ups."""
     caches = getattr(innermost(kernel), "device_caches", None)
     if caches:
         _retired.extend(caches.values())
@@ -141,7 +141,7 @@ def forget_binaries(kernel: Any) -> None:
 def loaded(compiled: Any) -> Any:
     """A compiled kernel with its binary loaded; after a failure the next call tries again.
 
-    Triton creates the launcher before it loads the binary, and takes a kernel with a launcher for loaded: after a
+    Triton creates the launcher before it loads the binary, and considers a kernel with a launcher loaded: after a
     failed load, as on a full device, each later launch would raise a `TypeError`.
     """
     try:
@@ -153,7 +153,7 @@ def loaded(compiled: Any) -> Any:
 
 
 def forget_failed_loads(kernel: Any) -> None:
-    """Let Triton retry loads that failed in a kernel's launches."""
+    """Let Triton retry a kernel's failed loads."""
     caches = getattr(innermost(kernel), "device_caches", None) or {}
     for binaries, *_ in caches.values():
         for compiled in list(binaries.values()):
@@ -208,7 +208,7 @@ def on_device(index: int) -> Iterator[None]:
 
 
 def _asks_torch(driver: Any) -> Any:
-    """The module torch, if it is to be used as Triton's driver does not exist yet; else None."""
+    """The module torch, if it must be used because Triton's driver does not exist yet; otherwise None."""
     if driver._active is not None or driver._default is not None:
         return None
     torch: Any = sys.modules.get("torch")
@@ -222,10 +222,10 @@ def stream_getter() -> Callable[[int], int]:
 
 
 def _device_functions() -> tuple[Callable[[], int], Callable[[int], int]]:
-    """The functions returning the current device, and its stream: Triton's driver's, which for CUDA are torch's.
+    """The functions returning the current device, and a device's stream: the driver's, which for CUDA are torch's.
 
-    While the driver does not exist torch is used directly: creating the driver runs a C compiler, which shipped
-    binaries do not need.
+    Until the driver exists, torch is used directly: creating the driver runs a C compiler, which shipped binaries do
+    not need.
     """
     from triton.runtime.driver import driver
 
@@ -239,7 +239,7 @@ def current_device_getter() -> Callable[[], int]:
     getter = _device_functions()[0]
     torch: Any = sys.modules.get("torch")
     is_of_torch = torch is not None and getter is torch.cuda.current_device and inspect.isfunction(getter)
-    if is_of_torch and getter.__module__ == "torch.cuda":  # nobody's replacement
+    if is_of_torch and getter.__module__ == "torch.cuda":  # not a replacement
         # Triton 3.6 uses torch's function, which checks each time whether CUDA is initialised.
         getter = getattr(torch._C, "_cuda_getDevice", getter)
     return getter
@@ -253,7 +253,7 @@ def is_patched() -> bool:
 
 
 def own_run() -> Any:
-    """The current `Autotuner.run`, ignoring what `install()` put in front."""
+    """The current `Autotuner.run`, without the wrapper of `install()`."""
     from triton.runtime.autotuner import Autotuner
 
     run = Autotuner.run
@@ -272,7 +272,7 @@ def is_tritons_code(code: CodeType) -> bool:
 
 
 def of_constexpr_function(function: Any) -> Any:
-    """The plain function inside Triton's `constexpr_function`, which it applies to integers; else None."""
+    """The plain function inside Triton's `constexpr_function`; None for other functions."""
     from triton.runtime import jit
 
     kind = getattr(jit, "ConstexprFunction", None)
@@ -282,7 +282,7 @@ def of_constexpr_function(function: Any) -> Any:
 
 
 class Measuring(Frozen):
-    """How a Triton tuner measures; a user's hook replaces zeroing and restoring."""
+    """How a Triton tuner measures; a user's hooks replace zeroing and restoring."""
 
     do_bench: Any
     zero: list[str]
@@ -292,7 +292,7 @@ class Measuring(Frozen):
 
 
 def measuring_of(tuner: Any) -> Measuring:
-    """How a Triton tuner measures."""
+    """The `Measuring` of a Triton tuner."""
     before = tuner.pre_hook if getattr(tuner, "user_defined_pre_hook", False) else None
     after = tuner.post_hook if getattr(tuner, "user_defined_post_hook", False) else None
     zero, restore = (list(getattr(tuner, name, None) or ()) for name in ("reset_to_zero", "restore_value"))
@@ -301,7 +301,7 @@ def measuring_of(tuner: Any) -> Measuring:
 
 
 def caches_results(asked: bool) -> bool:
-    """Whether Triton's file cache of choices is on for a tuner, by option or `TRITON_CACHE_AUTOTUNING`."""
+    """Whether Triton caches a tuner's choices in files, by option or `TRITON_CACHE_AUTOTUNING`."""
     from triton import knobs
 
     return bool(asked or knobs.autotuning.cache) and not knobs.runtime.interpret
@@ -341,7 +341,7 @@ def name(jit: Any, public_name: str) -> None:
 
 
 def name_of(jit: Any) -> str | None:
-    """The name of a Triton function that is tuned or replaced, else None."""
+    """The name of a Triton function that is tuned or replaced, otherwise None."""
     there, public_name = _named.get(id(jit), (None, ""))
     return public_name if there is not None and there() is jit else None
 
@@ -363,7 +363,7 @@ def remember_originals() -> None:
 
 
 def stand_in(module: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
-    """Replace a function of Triton's by `make(original)`; returns a function that undoes it, unless it was replaced."""
+    """Replace a Triton function by `make(original)`; returns an undo function, which keeps a later replacement."""
     before = getattr(module, name)
     made = make(before)
     setattr(module, name, made)

@@ -1,4 +1,4 @@
-"""Triton's launcher of a compiled kernel, and the C function under it."""
+"""Triton's launcher of a compiled kernel, and the C function that it calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 from autotuned.triton_compat import compiled, kernel
 
 log = logging.getLogger("autotuned")
-# Known fields of Triton's launcher; one with others may do more.
+# Known fields of Triton's launcher; a launcher with other fields may do more.
 _LAUNCHER_HAS = frozenset((
     "arg_annotations", "global_scratch_align", "global_scratch_size", "gsan_enabled", "kernel_signature", "launch",
     "launch_cooperative_grid", "launch_pdl", "num_ctas", "profile_scratch_align", "profile_scratch_size",
@@ -28,9 +28,9 @@ _LAUNCHER_HAS = frozenset((
 def beneath(run: Any, function: int, packed: Any, places: Sequence[str]) -> tuple[Callable[..., Any], list[Any], bool]:
     """The function that a launch without hooks calls, its leading arguments, and whether values follow one by one.
 
-    Triton's launcher is 0.8 us of Python around a C function (3.6 to 3.9, Python 3.11). If it only passes its arguments
-    on, it is called once with a probe to learn how it calls the C function, which is then called directly. `places` are
-    names of the leading arguments that change per launch.
+    Triton's launcher is 0.8 us of Python around a C function (3.6 to 3.9, Python 3.11). One probing call shows whether
+    it only passes its arguments on, and how; then the C function is called directly. `places` are names of the leading
+    arguments that change per launch.
     """
     itself = run, [*places, (function,), (packed,), (None,), (None,), (None,)], True
     kind = type(run)
@@ -47,7 +47,7 @@ def beneath(run: Any, function: int, packed: Any, places: Sequence[str]) -> tupl
     try:
         probe(*marks.values(), function, packed, None, None, None, *values)
         (given,) = seen
-    except Exception:  # it does more than pass them on
+    except Exception:  # it does more than pass its arguments on
         return itself
     one_by_one = given[-2:] == values
     if not one_by_one and given[-1:] != (values,):
@@ -64,16 +64,16 @@ def stand_in_for_build(make: Callable[[Callable[..., str]], Callable[..., str]])
 
 
 def builds_by_itself() -> bool:
-    """Whether Triton runs the C compiler, and nobody's function in its place."""
+    """Whether Triton runs the C compiler itself, not through a user's function."""
     from triton import knobs
 
     return knobs.build.impl is None
 
 
 def build_driver() -> None:
-    """Build the part of Triton's driver that is in C, or load it from Triton's cache; touches no device.
+    """Build the C part of Triton's driver, or load it from Triton's cache; uses no device.
 
-    The compiler says nothing, and does not outlive this process: nobody may ever launch a kernel.
+    The compiler prints nothing and ends with this process, which may never launch a kernel.
     """
     try:
         from triton.backends.nvidia import driver
@@ -85,12 +85,12 @@ def build_driver() -> None:
             driver.CudaUtils()
         finally:
             build.subprocess = before
-    except Exception as error:  # Triton will meet and report it again, if a kernel is launched at all
+    except Exception as error:  # Triton reports it again if a kernel is launched
         log.debug("driver: %s", error)
 
 
 class _Quiet:
-    """Stands in for `subprocess` where Triton runs a C compiler: one thread's has no output and ends with us."""
+    """Replaces `subprocess` where Triton runs a C compiler: one thread's compiler is silent and ends with us."""
 
     def __init__(self, before: Any) -> None:
         self._before, self._thread = before, threading.current_thread()
@@ -99,14 +99,14 @@ class _Quiet:
         return getattr(self._before, name)
 
     def check_call(self, command: Sequence[str], **options: Any) -> int:
-        """As of `subprocess`."""
+        """Like `subprocess.check_call`."""
         if threading.current_thread() is not self._thread:
             code: int = self._before.check_call(command, **options)
             return code
         none = subprocess.DEVNULL  # a pipe would stay open as long as the compiler runs
         started: futures.Future[subprocess.Popen[bytes]] = futures.Future()
         end = partial(_end, started, self._thread, os.getpid())
-        atexit.register(end)  # before it starts: a program may end meanwhile
+        atexit.register(end)  # before it starts, since the program may exit meanwhile
         try:
             process = subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
             started.set_result(process)
@@ -118,7 +118,7 @@ class _Quiet:
 
 
 def _end(started: futures.Future[subprocess.Popen[bytes]], thread: threading.Thread, owner: int) -> None:
-    """End a compiler with all that it has started, and let its thread remove the files."""
+    """Kill a compiler and its child processes, and let its thread remove the files."""
     if os.getpid() == owner:
         with contextlib.suppress(OSError, AttributeError, futures.TimeoutError):
             process = started.result(1.0)
@@ -131,8 +131,9 @@ _begun: set[Any] = set()
 
 
 def build_early(binary: Any) -> None:
-    """Build Triton's launcher of a compiled kernel once per signature: Triton 3.6 runs a C compiler for it (0.3 s, then
-    cached), which may run while other configs compile. An error is left to the launch.
+    """Build Triton's launcher of a compiled kernel, once per signature; the launch reports errors.
+
+    Triton 3.6 runs a C compiler for it (0.3 s, then cached), which may overlap with the compilation of other configs.
     """
     from triton.runtime.driver import driver
 

@@ -1,4 +1,4 @@
-"""What a kernel was compiled for, as JSON: lets another process compile it without a call."""
+"""A compiled kernel's specialization as JSON, from which another process can compile it without a call."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _backend(target: Any) -> Any:
 
 
 def compilation(jit: Any, data: Mapping[str, Json], digest: str) -> Compilation | None:
-    """The compilation that reproduces what `written` returned (or RecordError); None if it would have another hash."""
+    """The compilation that the result of `written` describes (or RecordError); None if its hash differs."""
     import triton
     from triton.compiler import ASTSource
     from triton.compiler.compiler import get_cache_key

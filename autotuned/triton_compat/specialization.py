@@ -1,4 +1,4 @@
-"""What Triton would compile a call for, by Triton's own rules but without its driver, and compiling it."""
+"""Finds what Triton would compile a call for, by Triton's rules but without its driver, and compiles it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autotuned.typed_json import Json
 
 WARP_SIZE = 32
 _PLACES = ("extern_libs",)  # options with local paths
-_LIBDEVICE = "TRITON_LIBDEVICE_PATH"  # linked in; the ptxas in use matters to code compiled here
+_LIBDEVICE = "TRITON_LIBDEVICE_PATH"  # a library that is linked into kernels
 
 
 class Specialization(Frozen):
@@ -32,12 +32,12 @@ class Specialization(Frozen):
     arch: int  # compute capability as in Triton's target: 90
 
 
-# Numbers passed unchanged by a launch; only Triton's launcher rounds half-precision ones.
+# Types of numbers that a launch passes unchanged; half-precision ones are rounded, by Triton's launcher only.
 NUMBERS = frozenset(("i1", "u1", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "fp32", "f32", "fp64"))
 
 
 def is_fixed(value: Any) -> bool:
-    """Whether no hook can change the specialization of a launch with this argument; False for descriptors."""
+    """Whether no hook can change how a launch specializes this argument; False for descriptors."""
     if isinstance(value, tuple):
         return all(map(is_fixed, value))
     plain = value is None or isinstance(value, (bool, int, float, str, bytes, type))
@@ -47,8 +47,8 @@ def is_fixed(value: Any) -> bool:
 class Specializer:
     """Finds what calls of a Triton function are compiled for on one architecture.
 
-    Triton's rules for options are used directly; they need neither driver nor compiler. Its binder is used only for
-    calls with arguments other than tensors, numbers and None: its first use imports all of Gluon, 50 modules.
+    Uses Triton's rules for options, which need neither driver nor compiler. Uses Triton's binder only for calls with
+    arguments other than tensors, numbers and None: its first use imports all of Gluon, 50 modules.
     """
 
     def __init__(self, jit: Any, arch: int) -> None:
@@ -56,7 +56,7 @@ class Specializer:
         self._params = [_rules(param) for param in jit.params]
         self._defaults = {param.name: param.default for param in jit.params}
         self._names = self._defaults.keys()
-        # What Triton assumes for each kind of specialization; nothing where there is none, or for an integer 1.
+        # Triton's assumptions for each kind of specialization; None without one, or for an integer 1.
         self.attrs = {None: None, 1: None, "": self._backend.parse_attr(""), "D": self._backend.parse_attr("D")}
 
     @cached_property
@@ -80,15 +80,15 @@ class Specializer:
         return {name: given[name] for name in given if name not in names}
 
     def _each(self, given: Mapping[str, Any]) -> list[tuple[str, Any, str, Any]] | None:
-        """Name, value, type and specialization of each parameter; None if only Triton knows one.
+        """Name, value, type and specialization of each parameter; None if only Triton can tell one.
 
-        One function for all, since most of a first launch are calls.
+        One loop without calls, since calls take most of the time of a first launch.
         """
         tensor, found = getattr(sys.modules.get("torch"), "Tensor", None), list[tuple[str, Any, str, Any]]()
         values = {**self._defaults, **given}
         for name, constexpr, pointer, fixed, by_value, aligned in self._params:
             value = values[name]
-            kind, number = type(value), value  # the number that may be divisible by 16
+            kind, number = type(value), value  # `number` may be divisible by 16
             if constexpr:
                 if value is inspect.Parameter.empty:
                     return None
@@ -121,9 +121,9 @@ class Specializer:
         return Specialization(signature, constants, attrs, options, self._arch)
 
     def looked_up(self, kwargs: Mapping[str, Any]) -> tuple[list[tuple[str, Any, str, Any]], Any] | None:
-        """The same for a look-up, as what `_each` and Triton's options say; None if only `of` can tell.
+        """The specialization for a look-up: `_each` and Triton's options; None if only `of` can tell.
 
-        Without `_pack_args`, half of a first launch's calls.
+        It does without `_pack_args`, which is half of a first launch's calls.
         """
         import triton.knobs as knobs
 
@@ -137,11 +137,11 @@ class Specializer:
         return None if options is None else (each, options)
 
     def _is_plain(self, text: Any) -> bool:
-        """Whether Triton takes a constant text for no assumption: up to 3.8 it reads one in any with a "D"."""
+        """Whether Triton reads no assumption from a constant string: up to 3.8 it reads one from any with a "D"."""
         return type(text) is str and not self._backend.parse_attr(text)
 
     def _parsed(self, given: dict[str, Any]) -> Any:
-        """Triton's options for those given, read once while neither knobs nor the environment change; else None."""
+        """Triton's options for the given ones, cached until knobs or environment change; None if only Triton knows."""
         now, latest = _state(), _options.get(self._arch, _NO_OPTIONS)  # read once: another thread may replace it
         if now is not latest[0]:
             latest = _options[self._arch] = now, {}
@@ -157,26 +157,27 @@ class Specializer:
             base = latest[1].get(alike)
             if base is None or {*map(type, counts.values())} != {int} or counts.get("num_warps", 1) not in _WARPS:
                 options = self._backend.parse_options(dict(given))
-                if not given.keys() <= vars(options).keys():  # Triton refuses it
+                if not given.keys() <= vars(options).keys():  # Triton refuses the call
                     return None
                 latest[1][alike] = options
             else:
                 options = _with_counts(base, counts)
             latest[1][asked] = options
-        return None if options is None or vars(options).keys() & self._names else options  # an argument is an option
+        is_ambiguous = options is None or vars(options).keys() & self._names  # a parameter is named like an option
+        return None if is_ambiguous else options
 
 
-# Triton's options by architecture and by what was given, while nothing else changes them: the same for all kernels.
+# Triton's options by architecture and given options, for one state of knobs and environment; all kernels share them.
 _options: dict[int, tuple[Any, dict[Any, Any]]] = {}
 _NO_OPTIONS: tuple[Any, dict[Any, Any]] = (None, {})
 _PLAIN = frozenset((type(None), bool, int, float))
 _COUNTS, _WARPS = ("num_warps", "num_stages"), (1, 2, 4, 8, 16, 32)
-_bases: dict[int, tuple[Any, Any, Mapping[str, int]]] = {}  # by id: options, the options they were made of, and counts
+_bases: dict[int, tuple[Any, Any, Mapping[str, int]]] = {}  # by id: options, the options they came from, and counts
 _MOST_BASES = 256
 
 
 def _with_counts(base: Any, counts: Mapping[str, int]) -> Any:
-    """Options with other numbers of warps and stages, on which no other depends: Triton takes 90 calls for it."""
+    """Copy options with other numbers of warps and stages, on which no other option depends; Triton needs 90 calls."""
     made = object.__new__(type(base))
     vars(made).update(vars(base), **counts)
     while len(_bases) >= _MOST_BASES:
@@ -186,16 +187,16 @@ def _with_counts(base: Any, counts: Mapping[str, int]) -> Any:
 
 
 def made_of(options: Any) -> tuple[Any, Mapping[str, int]] | None:
-    """The options that these were made of, and the differences; None if Triton made them."""
+    """The options that these were copied from, and the differences; None if Triton made them."""
     made, base, counts = _bases.get(id(options), (None, None, {}))
     return (base, counts) if made is options else None
 
 
 def _rules(param: Any) -> tuple[str, bool, str, str, bool, bool]:
-    """What decides how arguments of a parameter of Triton's are specialized.
+    """How arguments of a Triton parameter are specialized.
 
-    Name, whether it is a constexpr, what begins a pointer's type, the annotated type ("" to use the argument's), and
-    whether arguments are specialized by value and by alignment.
+    Returns its name, whether it is a constexpr, the prefix of a pointer's type, the annotated type ("" to use the
+    argument's), and whether arguments are specialized by value and by alignment.
     """
     if param.is_constexpr:
         return param.name, True, "", "", False, False
@@ -217,7 +218,7 @@ def _dtype(dtype: Any) -> str:
 
 @lru_cache(maxsize=64)
 def arch_of(name: str) -> int | None:
-    """90 for "sm_90"; None unless it is an NVIDIA GPU."""
+    """90 for "sm_90"; None for other than NVIDIA GPUs."""
     kind, _, number = name.partition("_")
     return int(number) if kind == "sm" and number.isascii() and number.isdigit() else None
 
@@ -241,7 +242,7 @@ def generic(jit: Any, special: Specialization) -> list[Specialization]:
     """Variants without assumptions on addresses and integers: as called, and with integers of value 1 as parameters.
 
     A compiled-in 1 promotes types differently from a 32-bit parameter, so each variant serves its own calls. Pointers
-    that are None stay so, since the code checks for that.
+    that are None stay None, since the code checks for it.
     """
     own = [place for place, parameter in enumerate(jit.params) if parameter.is_constexpr]
     folded = {path for path, value in special.constants.items() if type(value) is int and path[0] not in own}
@@ -278,8 +279,12 @@ def _backend(arch: int) -> Any:
 
 
 def compile_(jit: Any, special: Specialization, code: str) -> Any:
-    """Triton's compiled kernel of a code for a specialization, cached or compiled now (with Triton's errors), but not
-    loaded.
+    """Triton's compiled kernel for a specialization, from its cache or compiled now (with Triton's errors); not loaded.
+
+    Args:
+        jit: A Triton function.
+        special: The specialization.
+        code: Text of everything that the kernel is compiled from.
     """
     import triton
 
@@ -295,7 +300,7 @@ def _source(jit: Any, special: Specialization) -> Any:
 
 
 def launch_metadata_of(compiled: Any, special: Specialization) -> dict[str, Json]:
-    """The part of a compiled kernel's metadata that does not follow from its options: name and launch requirements."""
+    """The metadata of a compiled kernel that does not follow from its options: name and launch requirements."""
     said = {**options_json(special.options), **dict.fromkeys((*_PLACES, *_OF_THE_BUILD))}
     found = compiled.metadata._asdict()
     return {
@@ -313,10 +318,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def changes_code(jit: Any = None) -> str:
-    """What makes Triton compile other code than specialization and environment say; "" if nothing.
+    """Why Triton may compile other code than specialization and environment determine; "" if it does not.
 
-    With knobs set by the user, hooks, or overrides of kernels, IR or tools, Triton decides, as without binaries; with a
-    `jit`, also if its launch is not Triton's own.
+    Knobs set by the user, hooks, and overrides of kernels, IR or tools are such reasons: Triton then decides, as
+    without binaries. With a `jit`, so is a launch that is not Triton's own.
     """
     global _latest_knobs
     if why := versions.strange_triton():
@@ -331,7 +336,7 @@ def changes_code(jit: Any = None) -> str:
 
 
 def _state() -> tuple[Any, ...] | None:
-    """An object that stays the same while neither the environment nor a knob changes; None if that is unknown."""
+    """An object that stays the same until the environment or a knob changes; None if changes cannot be detected."""
     global _latest_state
     import triton.knobs as knobs
 
@@ -349,7 +354,7 @@ _latest_knobs: tuple[Any, str] = (None, "")  # a state, and the variables it set
 
 
 def _set_knob() -> str:
-    """The knob, edit or tool that changes code, in words."""
+    """A description of the knob, edit or tool that changes code; "" without one."""
     from triton import knobs
 
     runtime, compilation = knobs.runtime, knobs.compilation
@@ -411,7 +416,7 @@ def _put(cache: Any, stem: str, metadata: Mapping[str, Any], stages: Mapping[str
 
 
 def asked_of_compiler(source: Any, asked_target: Any, options: Mapping[str, Any] | None) -> Specialization | None:
-    """The specialization requested from Triton's compiler; None for overrides, or unless a Python kernel for NVIDIA."""
+    """The specialization requested from Triton's compiler; None for overrides, other sources and other back ends."""
     from triton.compiler.compiler import make_backend
 
     needed = ("fn", "signature", "constants", "attrs", "name")
@@ -426,7 +431,7 @@ def asked_of_compiler(source: Any, asked_target: Any, options: Mapping[str, Any]
 def compiled_from(
     source: Any, special: Specialization, metadata: Mapping[str, Json], stages: Mapping[str, bytes], digest: str
 ) -> Any:
-    """Triton's compiled kernel from stored machine code, as if from Triton's cache; may raise OSError."""
+    """Triton's compiled kernel made from stored machine code, as if it came from its cache; may raise OSError."""
     from triton.compiler.compiler import CompiledKernel
     from triton.runtime.cache import get_cache_manager
 

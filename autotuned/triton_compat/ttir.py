@@ -1,4 +1,4 @@
-"""Which arguments a Triton kernel reads and writes, from the text of its TTIR; None if uncertain."""
+"""Finds which arguments a Triton kernel reads and writes, from the text of its TTIR."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Access:
     count: int
 
 
-# Effects of operations by name. Unknown ones give None: that costs memory (everything is watched), but never data.
+# Effects of operations by name. Unknown operations give None: protecting all arguments costs memory, but never data.
 _WRITE = {
     "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_reduce",
     "tt.descriptor_scatter",
@@ -49,7 +49,7 @@ _LOCATION = re.compile(r"\s+loc\(.*$")
 
 
 class _UnknownError(Exception):
-    """Code that is not understood."""
+    """The code is not understood."""
 
 
 @dataclass
@@ -66,9 +66,9 @@ class _Region:
 def access(text: str) -> Access | None:
     """Analyse the TTIR of one kernel.
 
-    The data flow ignores order and conditions: a pointer may come from every argument that any path brings to it. Loads
-    produce numbers, never pointers (pointers to pointers give None). So the result may include too many arguments, but
-    never too few, as long as the kernel stays within its arguments' memory.
+    The data flow ignores order and conditions: a pointer may derive from every argument that reaches it on any path.
+    Loads produce numbers, never pointers (pointers to pointers give None). So the result may include too many
+    arguments, but never too few, as long as the kernel stays within its arguments' memory.
 
     Returns:
         None for code that is not understood: calls that are not inlined, inline assembly with effects or addresses,
@@ -116,7 +116,7 @@ class _Reader:
         if stripped.startswith("^"):
             self._block(stripped)
         elif stripped.startswith("}"):
-            if not stripped.endswith("{"):  # "} else {" and "} do {" go on with the same operation
+            if not stripped.endswith("{"):  # "} else {" and "} do {" continue the same operation
                 self._regions.pop()
         elif stripped:
             self._operation(_LOCATION.sub("", line))

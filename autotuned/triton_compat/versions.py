@@ -1,4 +1,4 @@
-"""Which versions of torch and Triton are supported, with clear messages for others."""
+"""The supported versions of torch and Triton, and messages for others."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import lru_cache
 
 from autotuned._startup import errors
 
-OLDEST = {"torch": (2, 10), "triton": (3, 6)}  # as in pyproject.toml, which an installation may have ignored
-TRIED = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")  # versions of Triton the tests were run with
+OLDEST = {"torch": (2, 10), "triton": (3, 6)}  # as in pyproject.toml, which an installation can ignore
+TRIED = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")  # versions of Triton that the tests were run with
 
 log = logging.getLogger("autotuned")
 
 
 def fault(name: str, version: str) -> str | None:
-    """What is wrong with this version of "torch" or "triton"; None if nothing, or if unknown."""
+    """A message if this version of "torch" or "triton" is too old; None if it is not, or unknown."""
     found = _minor(version)
     if len(found) < 2 or found >= OLDEST[name]:
         return None
@@ -26,20 +26,20 @@ def fault(name: str, version: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def check() -> None:
-    """Check the imported versions, once: VersionError for an older Triton, a warning for an older torch."""
+    """Check the imported versions, once: VersionError if Triton is too old, a warning if torch is."""
     for name in OLDEST:
         version = _imported(name)
         wrong = fault(name, version)
         if wrong and name == "triton":
             raise errors.VersionError(f"autotuned: {wrong}", distribution=name, version=version)
         if wrong:
-            log.warning("autotuned: %s Going on; this version was never tested.", wrong)
+            log.warning("autotuned: %s Continuing; this version was never tested.", wrong)
 
 
 def strange_triton() -> str | None:
     """Why Triton's internals must not be used; None if its minor version was tested.
 
-    Launches and everything else that needs internals then go through Triton: a wrong guess would compute wrong results.
+    Launches and everything else that needs internals then go through Triton: a wrong guess could give wrong results.
     """
     try:
         return strange(sys.modules["triton"].__version__)
@@ -60,7 +60,7 @@ def strange(version: str) -> str | None:
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    # Without `re`: compiling a pattern takes 0.1 ms at process start.
+    # Without `re`: compiling a pattern would take 0.1 ms at process start.
     words = "".join(letter if letter in "0123456789" else " " for letter in version).split()
     return tuple(map(int, words[:2]))
 

@@ -1,1 +1,1 @@
-"""One file a command: arguments in, one call of the library, words out; `list.py` first."""
+"""One file per command: parse arguments, call the library once, print the result; `list.py` first."""

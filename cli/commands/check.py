@@ -1,4 +1,4 @@
-"""`autotuned check`: whether config files are valid, and on request whether they still fit and still win."""
+"""`autotuned check`: checks config files, and on request whether they still fit and are still the fastest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check(
 ) -> None:
     """Check config files, and optionally time their choices.
 
-    Without options it checks schema, values, duplicates, dead entries, and entries that an earlier PATH shadows. That
+    Without options it checks schema, values, duplicates, dead entries, and entries that an earlier PATH shadows. This
     needs neither torch nor a GPU.
 
     --import matches names and types with the kernels' signatures, configs with their lists, and the source with the one
@@ -54,7 +54,7 @@ def check(
         terminal.print_json(found.to_json())
     else:
         _print(found)
-    if found.measured == []:  # a check that timed nothing has not passed
+    if found.measured == []:
         terminal.complain(
             "error: nothing was timed: no case of the kernels has a choice here; --target names more cases"
         )

@@ -1,4 +1,4 @@
-"""`autotuned diff`: the differences between two config files, or two folders of them."""
+"""`autotuned diff`: shows the differences between two config files, or two folders of them."""
 
 from __future__ import annotations
 

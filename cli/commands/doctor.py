@@ -1,4 +1,4 @@
-"""`autotuned doctor`: what this installation sees and uses, and what is wrong with it."""
+"""`autotuned doctor`: shows what this installation finds and uses, and its problems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 def doctor(as_json: terminal.AsJson = False) -> None:
     """Show devices, toolchain, folders and options.
 
-    The last lines name what is wrong with the installation.
+    The last lines list the problems of the installation.
     """
     report = _Report()
     data = report.collect()
@@ -40,7 +40,7 @@ class _Report:
         self.problems: list[str] = []
 
     def _ask(self, what: str, question: Callable[[], T]) -> T | None:
-        # Anything may be broken in an installation; report the rest all the same.
+        # Any part of an installation may be broken; report the rest nevertheless.
         try:
             return question()
         except Exception as error:
@@ -53,7 +53,7 @@ class _Report:
         devices, no_gpu = self._devices()
         versions["triton"] = self._ask("triton", _triton_version)
         self.problems += filter(None, (supported.fault(name, versions[name] or "") for name in supported.OLDEST))
-        arch = devices[0]["arch"] if devices else "sm_90"  # without a GPU: whether ptxas runs at all
+        arch = devices[0]["arch"] if devices else "sm_90"  # without a GPU, to test whether ptxas runs
         versions["ptxas"] = self._ask("ptxas", lambda: _ptxas_version(arch)) if versions["triton"] else None
         launcher, reason = self._ask("launcher", _launcher) or (None, None)
         return {
@@ -94,7 +94,7 @@ class _Report:
         url = env.store_url()
         found = self._ask("shared store", lambda: shared.probe(url)) if url else None
         if found is not None and found.problem:
-            what = "cannot be asked" if found.round_trip_ms is None else "cannot be written"
+            what = "cannot be read" if found.round_trip_ms is None else "cannot be written"
             self.problems.append(f"shared store {found.url}: {what}: {found.problem}")
         return None if found is None else dict(vars(found))
 
@@ -201,7 +201,7 @@ def _cache_words(cache: dict[str, Json]) -> str:
 
 def _store_words(store: dict[str, Json]) -> str:
     if store["round_trip_ms"] is None:
-        return f"{store['url']} (cannot be asked: see problems)"
+        return f"{store['url']} (cannot be read: see problems)"
     words = [store["rights"], f"{store['round_trip_ms']:.1f} ms a round trip", f"namespace {store['namespace']}"]
     words += ["signed" if store["signed"] else "not signed", *["one search in the fleet"] * bool(store["leases"])]
     return f"{store['url']} ({', '.join(words)})"

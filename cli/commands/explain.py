@@ -1,4 +1,4 @@
-"""`autotuned explain`: whether stored calls would be answered here and now, and if not, why."""
+"""`autotuned explain`: shows which place would answer stored calls here and now, or why none does."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
         for stored in of_kernel(name, heads=True, quietly=True):
             explanation = _of_stored(stored.key)
             assert explanation.key is not None
-            found.setdefault(explanation.key.digest, explanation)  # contexts of one call are equal now
+            found.setdefault(explanation.key.digest, explanation)  # keys of the same call are equal in this context
     return name, [*found.values(), *_damaged(name)]
 
 
 def _damaged(kernel: str) -> Iterator[Explanation]:
-    """Unreadable records, of which only the digest is known."""
+    """Explanations of unreadable records."""
     for path, seen in listing.unreadable(kernel):
         step = explain.Step(explain.WORDS[Origin.STORE], False, f"{seen.problem}: {seen.detail}")
         notes = (f"the record {path} cannot be used",)
@@ -82,7 +82,7 @@ def _of_stored(key: Key) -> Explanation:
 
 
 def _present(context: Mapping[str, Json]) -> dict[str, Json]:
-    """The present values of a context's parts that can be found without the program."""
+    """The current values of the parts of a context that can be found without the program."""
     kind, name = context["device"]["kind"], context["device"]["name"]
     where = device.INTERPRETER if name == "interpreter" else device.cuda() if kind == "cuda" else device.cpu()
     now: dict[str, Json] = {"device": where.to_json()}

@@ -34,11 +34,11 @@ def export(
 ) -> None:
     """Write the choices of the user's store into config files.
 
-    The files are DIR/<device slug>/<kernel>.json; those that exist are added to. Unfinished searches, and choices that
-    only one process can read, stay out.
+    The files are DIR/<device slug>/<kernel>.json; existing files are added to. Unfinished searches, and choices that
+    are valid in one process only, are omitted.
 
     --binaries compiles each entry of DIR for the architecture of its file. It needs no GPU, and the store may be empty.
-    Kernels are imported by name, and their cases say which calls to compile; --target names more.
+    Kernels are imported by name, and compiled for their cases; --target names more calls.
 
     Exit codes: 0 done; 3 some binaries could not be compiled.
     """

@@ -1,4 +1,4 @@
-"""`autotuned gc`: bounds the user's store, least recently used records first."""
+"""`autotuned gc`: bounds the user's store by removing the least recently used records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gc(
     ] = None,
     max_age: Annotated[
         str | None,
-        typer.Option("--max-age", metavar="AGE", help="Remove what was unused for this long: 30d, 12h or 2w."),
+        typer.Option("--max-age", metavar="AGE", help="Remove records unused for this long: 30d, 12h or 2w."),
     ] = None,
     binaries: Annotated[
         Path | None,

@@ -20,7 +20,7 @@ def import_(
 
     Choices measured on this machine stay. Compiled kernels are not imported: the store holds no code.
 
-    Exit codes: 0 done; 3 some could not be read and are left out; 1 none could.
+    Exit codes: 0 done; 3 some could not be read and are skipped; 1 none could.
     """
     result = autotuned.import_configs(paths)
     terminal.complain_of(result.faults)
@@ -28,7 +28,7 @@ def import_(
         terminal.print_json(result.to_json())
     else:
         imported = terminal.counted(result.written, "choice")
-        terminal.say(f"imported {imported}; {result.same} were there, {result.kept} were measured here and stay")
+        terminal.say(f"imported {imported}; {result.same} were already there, {result.kept} measured here stay")
         if result.binaries:
             left = terminal.counted(result.binaries, "compiled kernel")
             terminal.say(f"{left} not imported: register_configs(FOLDER, binaries=True) serves them in place")

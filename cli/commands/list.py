@@ -1,4 +1,4 @@
-"""`autotuned list`: stored and shipped choices, one a line."""
+"""`autotuned list`: lists stored and shipped choices, one per line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..views.names import Kernel, OnlyKernel, kernel_of, recording_of
 HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality=", "key?")
 UNUSED_HEADERS = ("kernel~=", "call~", "config~", "toolchain=", "source=", "key?")
 MISSING_HEADERS = ("kernel~=", "call~", "tuned != used, from the nearest~", "calls>", "key?")
-TABLE_ROWS = 200  # the rest is written line by line; one table of all would take memory and minutes
+TABLE_ROWS = 200  # the rest is written line by line, since one large table would take much memory and minutes
 
 
 def list_(
@@ -45,8 +45,8 @@ def list_(
     The config files of this package are listed only if you name a kernel. --unused lists choices that a recording never
     calls, --missing its calls that are not tuned.
 
-    --digest prints 64 hex digits. They are equal on two machines, ranks or runs exactly when the choices are; to see
-    what differs, `export` on both and `diff`.
+    --digest prints 64 hex digits. They are equal on two machines, ranks or runs exactly if the choices are equal; to
+    see the differences, `export` on both and `diff`.
     """
     kernel = kernel_of(kernel, named)
     if (digest or unused or missing or recorded is not None) and (device or triton):
@@ -122,7 +122,7 @@ def _missing_cells(one: Missing) -> list[str]:
 
 
 def _print_json(found: Iterable[Stored]) -> None:
-    """One document, streamed, since the choices may not fit into memory."""
+    """Print one document, streamed, since the choices may not fit into memory."""
     terminal.write(f'{{\n "cache": {json.dumps(str(layout.root()))},\n "choices": [\n')
     lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""

@@ -1,4 +1,4 @@
-"""`autotuned prune`: removes entries from config files that no call of a recording uses."""
+"""`autotuned prune`: removes entries that no recorded call uses from config files."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ def prune(
 ) -> None:
     """Remove config file entries that a recording never calls.
 
-    It lists the entries and asks before it removes them, with their compiled kernels. A file without entries is
+    It lists the entries and asks before it removes them, with their compiled kernels. Files that become empty are
     removed too. Entries for devices that the recording lacks stay, and so do entries that differ only in sizes from a
     call without an entry: `nearest=` may serve it.
 
-    Exit codes: 0 done; 3 a file could not be read or changed, and stays as it was; 1 none could, or you answered no.
+    Exit codes: 0 done; 3 a file could not be read or changed, and stays; 1 none could, or you answered no.
     """
     if not unused:
-        raise typer.BadParameter("expected --unused, which says what to remove", param_hint="--unused")
+        raise typer.BadParameter(
+            "expected --unused: remove entries that no call of a recording uses", param_hint="--unused"
+        )
     calls = recording_of(recorded)
     found = autotuned.prune(paths, calls=calls, dry_run=True)
     if not as_json:

@@ -1,4 +1,4 @@
-"""`autotuned pull` and `autotuned push`: config files from and to a shared store."""
+"""`autotuned pull` and `autotuned push`: copy config files from and to a shared store."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def pull(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the files into this folder.")] = ...,  # type: ignore[assignment]
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Bring the config files of a shared store into a folder.
+    """Copy the config files of a shared store into a folder.
 
-    Rules and binaries come with them. A config file that exists is merged with the store's, as `merge` does; other
-    files that exist stay. No program uses the folder until it, or AUTOTUNED_CONFIG_PATH, names it.
+    Rules and binaries are copied too. An existing config file is merged with the store's, as by `merge`; other existing
+    files stay. No program uses the folder until it registers it or AUTOTUNED_CONFIG_PATH names it.
 
-    Exit codes: 0 done; 3 something is left out, such as what AUTOTUNED_STORE_KEY does not verify; 1 the store cannot be
-    asked, or does not exist.
+    Exit codes: 0 done; 3 files were skipped, for example not verified by AUTOTUNED_STORE_KEY; 1 the store cannot be
+    read, or does not exist.
     """
     _print(autotuned.pull(url, out), as_json, "wrote", "written", "the store holds no config files")
 
@@ -38,13 +38,13 @@ def push(
     url: Url,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Put the config files of a folder into a shared store.
+    """Copy the config files of a folder into a shared store.
 
-    Rules and binaries go with them. A config file that exists there is merged with the folder's, as `merge` does; other
-    files are replaced. With AUTOTUNED_STORE_KEY set, all are signed. A recording goes in place of the one that was sent
-    from here before, and `tune --follow URL` tunes its calls.
+    Rules and binaries are copied too. A config file in the store is merged with the folder's, as by `merge`; other
+    files are replaced. With AUTOTUNED_STORE_KEY set, all are signed. A recording replaces its earlier version, and
+    `tune --follow URL` tunes its calls.
 
-    Exit codes: 0 done; 3 something is left out; 1 the store cannot be asked or written.
+    Exit codes: 0 done; 3 files were skipped; 1 the store cannot be read or written.
     """
     _print(autotuned.push(folder, url), as_json, "sent", "sent", "the folder holds no config files")
 
@@ -58,6 +58,6 @@ def _print(moved: Moved, as_json: bool, did: str, done: str, none: str) -> None:
     else:
         for name in moved.files:
             terminal.say(f"{did} {name}")
-        terminal.say(f"{terminal.counted(len(moved.files), 'file')} {done}; {moved.same} were there")
+        terminal.say(f"{terminal.counted(len(moved.files), 'file')} {done}; {moved.same} were already there")
     if moved.faults:
         raise typer.Exit(3)

@@ -18,7 +18,7 @@ from .. import terminal
 
 def record(
     path: Annotated[Path, typer.Argument(metavar="CALLS.jsonl", help="The file; an existing one is added to.")],
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")],
     as_json: terminal.AsJson = False,
 ) -> None:
     """Run a command and record the calls of its tuned kernels.
@@ -32,7 +32,7 @@ def record(
         raise typer.BadParameter(text, param_hint="CALLS.jsonl")
     target = path.expanduser().absolute()
     try:
-        file.Writer(target).close()  # fail before the command has run for hours
+        file.Writer(target).close()  # fail now, not after the command has run for hours
         before = target.stat().st_size
     except OSError as error:
         raise terminal.fail(f"{path} cannot be written: {error.strerror or error}") from error
@@ -72,7 +72,7 @@ def _was_added_to(path: Path, before: int) -> bool:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
-    """Run it in this terminal, where it handles Ctrl-C; returns its exit code as a shell would."""
+    """Run a command in this terminal, where it handles Ctrl-C; returns its exit code as a shell would."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process = subprocess.Popen(

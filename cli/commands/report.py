@@ -1,4 +1,4 @@
-"""`autotuned report`: what tuning gained, or two toolchains side by side, as a page or in the terminal."""
+"""`autotuned report`: shows the gain from tuning, or compares two toolchains, as a page or in the terminal."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _words(one: Summary) -> str:
 
 def _coverage_words(covered: Usage) -> str:
     tuned = f"{len(covered.tuned)} of {len(covered.recorded)} distinct calls are tuned"
-    which = "; list --missing says which are not, and why" if covered.missing else ""
+    which = "; list --missing shows which are not, and why" if covered.missing else ""
     return f"recorded: {tuned}, {covered.share:.1%} of {covered.calls} calls{which}"
 
 

@@ -1,4 +1,4 @@
-"""`autotuned run`: runs a command whose Triton kernels remember measurements, without changes to its code."""
+"""`autotuned run`: runs a command and caches the choices of its Triton kernels, without changes to its code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .. import terminal
 
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="What to run: python app.py, torchrun ...")
+        list[str], typer.Argument(metavar="-- COMMAND...", help="The command: python app.py, torchrun ...")
     ],
     replace: Annotated[
         bool, typer.Option("--replace", help="Also launch kernels under triton.autotune with our launcher.")

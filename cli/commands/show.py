@@ -1,4 +1,4 @@
-"""`autotuned show`: everything known about a kernel's keys."""
+"""`autotuned show`: shows everything known about a kernel's keys."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def show(
     """
     wanted = kernel_of(kernel, named)
     if wanted is None:
-        raise typer.BadParameter("expected the name of a kernel, as `autotuned list` has it", param_hint="KERNEL")
+        raise typer.BadParameter("expected the name of a kernel, as `autotuned list` prints it", param_hint="KERNEL")
     name = listing.one_named(kernels(), wanted)
     found = list(choices(Filter(name, device, triton)))
     chosen = [stored for stored in found if stored.digest.startswith(digest or "")]
@@ -66,7 +66,7 @@ def _json(stored: Stored) -> dict[str, Json]:
 
 
 def _sorted(record: TuningRecord) -> list[Timing]:
-    """Fastest first, then those without a time, in list order."""
+    """Timings, fastest first, then those without a time in list order."""
     return sorted(record.timings, key=lambda timing: float("inf") if timing.median_us is None else timing.median_us)
 
 

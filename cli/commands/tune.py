@@ -1,4 +1,4 @@
-"""`autotuned tune`: measures every case of the targets, stores the choices and writes config files."""
+"""`autotuned tune`: measures all cases of the targets, stores the choices and writes config files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tune(
     ] = False,
     cover: Annotated[
         list[str] | None,
-        typer.Option(metavar="SIZE=LOW:HIGH", help="Tune few shapes that cover a range, as M=1:8192; repeatable."),
+        typer.Option(metavar="SIZE=LOW:HIGH", help="Tune few shapes that cover a range: M=1:8192; repeatable."),
     ] = None,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="With --isolate: limit for compiling a config, and for running it.")
@@ -72,7 +72,7 @@ def tune(
     ] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Measure every case of the targets and store the choices.
+    """Measure all cases of the targets and store the choices.
 
     Choices go into the store, and with --out also into config files; existing files are added to. Stored cases are not
     measured again, unless they are noisy. After Ctrl-C the same command continues where it stopped.
@@ -80,8 +80,8 @@ def tune(
     Cases come from `@kernel.case` in a module or file. A recording's cases are its calls, the most frequent first; a
     script that it names runs only if you also name it.
 
-    The device is the GPU if there is one, else Triton's interpreter; AUTOTUNED_DEVICE overrides that. --devices takes
-    indices among the visible GPUs, or UUIDs (GPU-..., MIG-...) or prefixes of them. Each GPU has its own process.
+    The device is the GPU if there is one, otherwise Triton's interpreter; AUTOTUNED_DEVICE overrides this. --devices
+    takes indices among the visible GPUs, or UUIDs (GPU-..., MIG-...) or prefixes of them. Each GPU has its own process.
 
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or are not finished; 130 interrupted.
     """
@@ -91,7 +91,7 @@ def tune(
     if dry_run:
         raise typer.Exit(_plan(targets, force, asked, as_json))
     from autotuned.offline.device import isolates
-    from autotuned.offline.tuning import tune  # needs the measuring half of the library
+    from autotuned.offline.tuning import tune  # imports the measuring part of the library
 
     if follow:
         ray = executor != "local"
@@ -114,7 +114,7 @@ def tune(
 
 
 def _plan(targets: list[str], force: bool, cover: Mapping[str, tuple[int, int]] | None, as_json: bool) -> int:
-    """Print what would be done; returns the exit code."""
+    """Print the plan; returns the exit code."""
     with terminal.users_output(as_json):
         found = autotuned.plan(targets, force=force, cover=cover)
     failed = [case for case in found.cases if case.status == "failed"]
@@ -148,8 +148,8 @@ def _plan_words(found: Plan) -> str:
         return f"{words}."
     words += f" ({terminal.counted(found.configs, 'config')})"
     if len(found.unknown) == len(found.to_measure):
-        return f"{words}; no earlier search says how long that takes."
-    more = f", without {len(found.unknown)} of kernels that were never searched" * bool(found.unknown)
+        return f"{words}; there is no earlier search to estimate the time."
+    more = f", without {len(found.unknown)} of kernels without a search" * bool(found.unknown)
     return f"{words}: about {time_words(found.seconds)} by earlier searches{more}."
 
 

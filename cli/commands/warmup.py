@@ -1,4 +1,4 @@
-"""`autotuned warmup`: compiles what a recording's calls need, so that later processes find it."""
+"""`autotuned warmup`: compiles the kernels for a recording's calls, for later processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADERS = ("kernel~", "call~", "config~")
 
 
 def warmup(
-    path: Annotated[Path, typer.Argument(metavar="CALLS.jsonl", help="What `autotuned record` wrote.")],
+    path: Annotated[Path, typer.Argument(metavar="CALLS.jsonl", help="A recording by `autotuned record`.")],
     files: Annotated[
         list[str] | None, typer.Argument(metavar="FILE.py...", help="Scripts named in the recording that may run.")
     ] = None,
@@ -28,14 +28,14 @@ def warmup(
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Compile what the calls of a recording need.
+    """Compile the kernels for the calls of a recording.
 
     Each call gets its config and is compiled into Triton's cache, without a search or a launch. Kernels in modules are
     imported by name; a script that the recording names runs only if you also name it.
 
     Exit codes: 0 all are ready; 3 some are not tuned or failed; 1 none are ready.
     """
-    from autotuned.offline.warmup import warmup  # needs torch and triton, if they are there
+    from autotuned.offline.warmup import warmup  # imports torch and triton
 
     with terminal.users_output(as_json):
         result = warmup(path, files, binaries=binaries)

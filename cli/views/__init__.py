@@ -1,1 +1,1 @@
-"""The page that `report` writes, its plots, and names that shells complete; `page.py` first."""
+"""The page that `report` writes, its plots, and completion of names in shells; `page.py` first."""

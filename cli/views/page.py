@@ -23,9 +23,9 @@ from .. import terminal
 from . import plots
 from .plots import Dot, Point, tag, text
 
-ROWS = 100  # of a table; `CALLS` limits all tables of calls together
+ROWS = 100  # per table; `CALLS` limits all tables of calls together
 CALLS = 300
-PLOTS = 24  # of kernels, and tables of parameters
+PLOTS = 24  # plots of kernels, and tables of parameters
 DETAILS, FASTEST = 60, 8  # calls whose timings are listed, and configs of each
 MISSING = 50
 
@@ -88,7 +88,7 @@ def _said(case: ReportCase) -> str:
 
 
 def _group(kernel: str, cases: Sequence[ReportCase], most: int) -> dict[str, Any]:
-    """The rows of one kernel; rows with equal words show their keys."""
+    """The rows of one kernel; rows that look the same also show their keys."""
     words = Counter((case.stored.call_words, case.place) for case in cases)
     shown = cases[:most]
     return {
@@ -101,7 +101,7 @@ def _group(kernel: str, cases: Sequence[ReportCase], most: int) -> dict[str, Any
 
 
 class _View:
-    """For the templates: devices and toolchains by number, and filters for words and plots."""
+    """Data and filters for the templates: devices and toolchains by number, words and plots."""
 
     def __init__(self, cases: Sequence[ReportCase]) -> None:
         self.devices = list(dict.fromkeys(case.stored.device for case in cases))
@@ -258,7 +258,7 @@ def _strip(case: ReportCase) -> Markup:
 
 
 def _fastest(case: ReportCase) -> list[ReportConfig]:
-    """The fastest configs, the untuned one, and one for each way to fail."""
+    """The fastest configs, the untuned one, and one for each kind of failure."""
     ordered = sorted(case.configs, key=lambda config: config.usable_us or math.inf)
     shown = [one for place, one in enumerate(ordered) if one.usable_us and (place < FASTEST or one.roles)]
     errors = {(one.status, one.error): one for one in reversed(ordered) if not one.usable_us}

@@ -11,15 +11,15 @@ from markupsafe import Markup, escape
 
 from ..terminal import printable, ratio_words
 
-STRIP_WIDTH, STRIP_HEIGHT, MARGIN = 240, 34, 10  # pixels, as all lengths here
-TICKS, TICK_ROOM, TICK_WORD = 4, 40, 32  # most words on a scale, their distance, and the width of the longest
-MOST_DOTS = 100  # of a strip, `MOST_POINTS` of a plot: more would overlap and bloat the page
+STRIP_WIDTH, STRIP_HEIGHT, MARGIN = 240, 34, 10  # pixels, as are all lengths here
+TICKS, TICK_ROOM, TICK_WORD = 4, 40, 32  # most labels on a scale, their distance, and the width of the longest
+MOST_DOTS = 100  # per strip, and `MOST_POINTS` per plot: more would overlap and bloat the page
 MOST_POINTS = 400
 RANGE_WIDTH = 110
 PLOT_WIDTH, PLOT_HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 360, 210, 44, 40, 10, 12
 MOST_VALUES, COLUMN, COLUMN_HEIGHT = 8, 44, 44
 STEPS = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0]
-MARKS = {  # a shape for each colour, since not everybody can tell colours apart
+MARKS = {  # a shape for each colour, for readers who cannot tell colours apart
     0: "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z", 1: "M-3.5,-3.5h7v7h-7z", 2: "M0,-4.5L4.5,3.5H-4.5z",
     3: "M0,-5L5,0L0,5L-5,0z", 4: "M-4.5,-3.5H4.5L0,4.5z", 5: "M-4.5,-1.5h3v-3h3v3h3v3h-3v3h-3v-3h-3z",
 }  # fmt: skip
@@ -36,7 +36,7 @@ def tag(name: str, *inside: object, **attributes: object) -> Markup:
     """An element of HTML or SVG. In attribute names "_" becomes "-", and a trailing one is dropped."""
     names = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
     given = "".join(f' {key}="{text(f"{v:.1f}" if isinstance(v, float) else v)}"' for key, v in names.items())
-    return Markup(f"<{name}{given}>{''.join(map(text, inside))}</{name}>")  # each part has been made safe
+    return Markup(f"<{name}{given}>{''.join(map(text, inside))}</{name}>")  # each part is escaped
 
 
 def image(words: str, width: float, height: float, *inside: object, kind: str) -> Markup:
@@ -56,7 +56,7 @@ class Dot:
 
 
 def strip(dots: Sequence[Dot], failed: str = "") -> Markup:
-    """One dot per config on a logarithmic time scale, fastest left; thinned out evenly if there are many."""
+    """One dot per config on a logarithmic time scale, fastest on the left; thinned out evenly if there are many."""
     note = tag("span", failed, class_="failed") if failed else Markup("")
     if not dots:
         return note or tag("span", "not measured here", class_="faint")
@@ -78,7 +78,7 @@ def evenly(some: Sequence[T], most: int) -> list[T]:
 
 
 def _factors(reach: float) -> list[float]:
-    """Round factors to mark on the scale, as far as their words fit."""
+    """Round factors to mark on the scale, as far as their labels fit."""
     inside = [step for step in STEPS if _x(step, reach) + TICK_WORD / 2 <= STRIP_WIDTH]
     marked: list[float] = []
     for step in (inside[0], *reversed(inside[1:])):
@@ -161,7 +161,7 @@ def over_sizes(points: Sequence[Point], label: str, title: str) -> Markup:
 
 
 def _apart(values: Sequence[float], how: tuple[float, float], room: float) -> list[tuple[float, float]]:
-    """Values and their pixels, without those too near to an earlier one."""
+    """Values and their pixels, without values too close to an earlier one."""
     found: list[tuple[float, float]] = []
     for value in values:
         pixel = how[0] + how[1] * math.log(value)
@@ -192,7 +192,7 @@ def size_words(size: float) -> str:
 
 
 def columns(values: Sequence[tuple[str, float | None, int]]) -> Markup:
-    """A bar for each (value, cost, number of choices), the taller the faster; thinned out evenly, keeping the best."""
+    """A bar for each (value, cost, number of choices), taller if faster; thinned out evenly, keeping the best."""
     best = min(values, key=lambda value: value[1] or math.inf)
     shown = sorted({*evenly(range(len(values)), MOST_VALUES - 1), values.index(best)})
     bars = []

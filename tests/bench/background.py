@@ -1,7 +1,7 @@
-"""What calls lose while `refresh(every_s=)` swaps choices: the piece of `serving.py` that needs one GPU and no companion.
+"""What calls lose while `refresh(every_s=)` swaps choices: the part of `serving.py` that needs one GPU, no companion.
 
-Windows of some seconds alternate at random: nothing happens, nothing again, and a refresher that looks every so often,
-for whose keys newer choices were put into the store just before. Each window is kept as it ends.
+Windows of a few seconds alternate at random: idle, idle again (control), and with a refresher that takes newer choices,
+which were put into the store just before. Each window is saved when it ends.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("control", "control again", "background")
-SERVED, BLOCK, STEP_NS, SETTLE_S = 8, 500, 10, 0.05  # keys; calls between looks at the clock; of a bin; before a window
+SERVED, BLOCK, STEP_NS, SETTLE_S = 8, 500, 10, 0.05  # keys; calls per clock reading; bin width; pause before a window
 Bins = dict[int, int]  # number of calls by time, in steps of `STEP_NS`
 
 
 def measure(folder: Path, options: Any, lines: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Measure windows until there are enough, or the budget ends: then None, and the next run goes on.
+    """Measure windows until there are enough; None if the budget ends first, and the next run continues.
 
     Args:
         lines: The windows of earlier runs.
@@ -60,7 +60,7 @@ def measure(folder: Path, options: Any, lines: list[dict[str, Any]]) -> dict[str
 
 @contextlib.contextmanager
 def refreshing(serving: Sequence[Any], number: int, every_s: float) -> Iterator[None]:
-    """Newer choices in the store, and a refresher that takes them; its thread has ended at the end."""
+    """Put newer choices into the store and run a refresher that takes them; its thread ends with the block."""
     import autotuned
 
     put(serving, number)
@@ -71,7 +71,7 @@ def refreshing(serving: Sequence[Any], number: int, every_s: float) -> Iterator[
 
 
 def put(serving: Sequence[Any], number: int) -> None:
-    """Another choice for each call, as a companion would store it."""
+    """Store another choice for each call, as a companion would."""
     from newer import store_choice
 
     for call in serving:
@@ -80,7 +80,7 @@ def put(serving: Sequence[Any], number: int) -> None:
 
 
 def window(launchers: Sequence[Callable[[], Any]], wait: Callable[[], None], seconds: float) -> tuple[Bins, int, int]:
-    """Times of all calls, each with its wait, for so long; how many; the longest in nanoseconds."""
+    """Times of all calls, including the wait, for this long; their number; the longest in nanoseconds."""
     clock, bins, longest, calls = time.perf_counter_ns, Counter[int](), 0, 0
     end = clock() + round(seconds * 1e9)
     while clock() < end:
@@ -97,7 +97,7 @@ def window(launchers: Sequence[Callable[[], Any]], wait: Callable[[], None], sec
 
 
 def quantile(windows: Sequence[dict[str, Any]], share: float) -> float:
-    """Microseconds below which such a share of the calls of all windows lie."""
+    """The quantile of the times of all windows' calls, in microseconds."""
     bins: Counter[int] = Counter()
     for one in windows:
         bins.update({int(step): count for step, count in one["bins"].items()})
@@ -110,7 +110,7 @@ def quantile(windows: Sequence[dict[str, Any]], share: float) -> float:
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """By kind of window: calls, and their quantiles in microseconds; what was swapped, and how long that took."""
+    """By kind of window: number of calls, and quantiles in microseconds; number of swaps, and their seconds."""
     kinds = {}
     for kind in KINDS:
         some = [one for one in lines if one["kind"] == kind]
@@ -124,7 +124,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def profile(serving: Sequence[Any], options: Any) -> list[str]:
-    """Where one refresh of all calls spends its time: lines of the profiler, by time within each function."""
+    """The profile of one refresh of all calls, by time within each function."""
     import cProfile
     import io
     import pstats

@@ -1,4 +1,4 @@
-"""The companion that `serving.py` starts, lets rest, and asks what it has tuned."""
+"""The companion that `serving.py` starts, pauses, and asks for its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMPANION = [sys.executable, "-c", "from autotuned.cli.main import app; app()", 
 
 
 class Companion:
-    """`autotuned tune --follow` on the second GPU, in a session of its own."""
+    """`autotuned tune --follow` on the second GPU, in its own session."""
 
     def __init__(self, folder: Path, recording: str, pretended: bool) -> None:
         command = [*COMPANION, recording, *([] if pretended else ["--devices", "1"])]
@@ -22,11 +22,11 @@ class Companion:
             command, cwd=folder, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True
         )
         assert self._process.stdout is not None
-        if not self._process.stdout.readline():  # it tells at first how far it is
+        if not self._process.stdout.readline():  # its first status line
             raise SystemExit(f"the companion has ended; see {folder / 'companion.log'}")
 
     def stop(self) -> None:
-        """Let it and its processes rest."""
+        """Pause it and its processes."""
         for process in self._family():
             os.kill(process, signal.SIGSTOP)
 
@@ -35,7 +35,7 @@ class Companion:
             os.kill(process, signal.SIGCONT)
 
     def _family(self) -> list[int]:
-        """It and the processes below it, each before its children; those that measure have sessions of their own."""
+        """Its process and all descendants, parents first; measuring processes have their own sessions."""
         children: dict[int, list[int]] = {}
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -51,7 +51,7 @@ class Companion:
         return self._process.poll() is not None
 
     def close(self) -> None:
-        """End it as Ctrl-C does."""
+        """End it with Ctrl-C."""
         if not self.ended:
             self.go_on()
             self._process.send_signal(signal.SIGINT)
@@ -71,7 +71,7 @@ class Companion:
 
 
 def kept(*names: str) -> int:
-    """How many choices the store of this process has for kernels."""
+    """Number of choices that this process's store has for kernels."""
     from autotuned.store import layout
 
     return sum(len(list(layout.kernel_folder(f"served.{name}").glob("*.json"))) for name in names)

@@ -1,9 +1,9 @@
-"""Compiling by threads against compile workers: time and processor time, on any machine, for a pretended H100.
+"""Compiling by threads or by compile workers: wall and CPU time, on any machine, for a pretended H100.
 
     python tests/bench/compilers.py [PROBLEM] [--configs N] [--runs N]
 
-Each run is a process of its own with empty caches. "first" is a whole search, of which nothing is launched and nothing
-measured; "waited" is how much longer than this process's own imports workers needed until they could begin.
+Each run is a process with empty caches. "first" is a whole search without launches and measurements; "waited" is how
+much longer workers needed to start than this process's own imports.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def case(device):
 
 
 def processor_s(pids: list[int]) -> float:
-    """What these processes, and those they have waited for, have used."""
+    """CPU time of these processes and of the children they waited for."""
     fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
     return sum(sum(map(int, one[11:15])) for one in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(kind: str, target: Path) -> None:
-    """One cold search; prints what it took."""
+    """Run one cold search and print its times."""
     from autotuned.offline.workers.compile_pool import Compilers
 
     compilers = Compilers([str(target)], 600.0) if kind == "workers" else None
@@ -80,7 +80,7 @@ def measure(kind: str, target: Path) -> None:
 
 
 def run(kind: str, problem: str, configs: int) -> dict[str, float]:
-    """One run in a process with empty caches."""
+    """Start one run in a process with empty caches."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "target.py"
         target.write_text(TARGET.format(bench=str(TESTS / "bench"), problem=problem, configs=configs))
@@ -96,7 +96,7 @@ def run(kind: str, problem: str, configs: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Runs of both kinds in turn, and their medians."""
+    """Alternate runs of both kinds, and print their medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problem", nargs="?", default="matmul")
     parser.add_argument("--configs", type=int, default=40)

@@ -1,10 +1,10 @@
-"""What several GPUs save: the same warm shapes tuned on 1, 2 and 4 of them, and the ratio of the times.
+"""How `tune` scales with GPUs: the same warm shapes tuned on 1, 2 and 4 of them, and the ratios of the times.
 
-    python tests/bench/devices.py                      # as many of 1, 2, 4 as there are
+    python tests/bench/devices.py                      # on 1, 2 and 4 GPUs, as far as available
     python tests/bench/devices.py --pretend --shapes 60  # a dry run without a GPU: plain functions that sleep
 
-Wanted for 1,000 warm shapes: at least 1.8 times on two GPUs and 3.4 on four. Warm: one run before has compiled
-everything, and each run measures all again (--force) with the binaries of that one.
+The goal for 1,000 warm shapes: at least 1.8 times on two GPUs and 3.4 on four. Warm: a first run compiles everything,
+and later runs measure all again (--force) with its binaries.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def cases(device):
 
 
 def tune(file: Path, devices: int, environment: dict[str, str]) -> dict:
-    """One run of the command on the first so many GPUs."""
+    """Run the command on the first `devices` GPUs."""
     names = ",".join(map(str, range(devices)))
     code = "from autotuned.cli.main import app; app()"
     command = [sys.executable, "-c", code, "tune", str(file), "--devices", names, "--force", "--json"]
@@ -70,7 +70,7 @@ def tune(file: Path, devices: int, environment: dict[str, str]) -> dict:
 
 
 def there(folder: Path, pretend: bool) -> tuple[int, dict[str, str]]:
-    """How many GPUs there are, and the environment in which they are."""
+    """The number of GPUs, and the environment to use them."""
     environment = {
         **os.environ,
         "AUTOTUNED_CACHE_DIR": str(folder / "store"),
@@ -102,7 +102,7 @@ def main() -> None:
         text = PRETENDED if options.pretend else GPU
         if not options.pretend:
             file.write_text(text.replace("SHAPES", "8"))
-            tune(file, 1, environment)  # compiles: all shapes are of one specialization
+            tune(file, 1, environment)  # compiles: all shapes share one specialization
         file.write_text(text.replace("SHAPES", str(options.shapes)))
         seconds: dict[int, float] = {}
         short = []

@@ -1,11 +1,11 @@
-"""What a launch of a library's kernel does on the host: function calls and bytecodes, stock, seeded and replaced.
+"""Host work of a launch of a library's kernel: function calls and bytecodes, with stock Triton, seeded and replaced.
 
     python tests/bench/dropin.py [--json FILE]
 
-Needs torch and Triton; kernels are compiled for a pretended H100 whose driver does nothing. Each row is one shape of
-tuner: Triton's class and a library's subclass, keys that stay and that change, heuristics on either side, options given
-at the call. Each number is the mean of 20 launches after 60, which do not vary with what else the machine does. C
-functions count as one, whatever they do.
+Needs torch and Triton; kernels are compiled for a pretended H100 whose driver does nothing. Each row is one kind of
+tuner: Triton's class or a library's subclass, constant or changing keys, heuristics on either side, options passed in
+the call. Each number is the mean of 20 launches after 60 others, independent of the machine's load. A C function counts
+as one call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WAYS = ("stock", "seeded", "replaced")
 
 
 class Counts(NamedTuple):
-    """Of one launch."""
+    """Counts of one launch."""
 
     python: float
     c: float
@@ -35,7 +35,7 @@ class Counts(NamedTuple):
 
 
 def count(launch: Callable[[int], Any]) -> Counts:
-    """The mean of some launches, each counted twice: its calls, and with every bytecode traced."""
+    """The mean of several launches, each run twice: to count calls, and to trace every bytecode."""
     for index in range(WARM):
         launch(index)
     calls = {"call": 0, "c_call": 0, "opcode": 0}
@@ -59,7 +59,7 @@ def count(launch: Callable[[int], Any]) -> Counts:
 
 
 def shapes() -> Iterator[tuple[str, Callable[[int], Any]]]:
-    """What is launched, made for the way that is installed now: its name, and one launch by its number."""
+    """Name and numbered launch of each row, created for the way that is installed now."""
     import torch
     from dropin_kernels import CONFIGS, Library, add, even, tuner
     from triton.runtime.autotuner import Autotuner
@@ -84,7 +84,7 @@ def shapes() -> Iterator[tuple[str, Callable[[int], Any]]]:
 
 
 def main() -> None:
-    """Print the table, and write JSON where asked."""
+    """Print the table, and write JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     arguments = parser.parse_args()

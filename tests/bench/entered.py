@@ -1,9 +1,9 @@
-"""How many files of this package a call enters: a hit, a miss that the store answers, one that searches, two commands.
+"""Number of this package's files that a call enters: a hit, a stored miss, a miss that searches, two commands.
 
     python tests/bench/entered.py [--files]
 
-A file is entered where one of its functions runs; what a file does while it is imported counts for nothing. Each case
-runs in a process of its own, in Triton's interpreter, with an empty cache.
+A file is entered if one of its functions runs; code that runs at import does not count. Each case runs in its own
+process, in Triton's interpreter, with an empty cache.
 """
 
 import argparse
@@ -94,7 +94,7 @@ json.dump(sorted(entered), open(path, "w"))
 
 
 def entered(kind: str, start: Callable[..., Any] = partial(subprocess.run, stdout=subprocess.DEVNULL)) -> list[str]:
-    """The files of this package that a case of this name enters, by their paths in it.
+    """The files of this package that a case enters, as paths inside the package.
 
     Args:
         start: Runs a command, and takes `env`, `cwd` and `check`.
@@ -123,7 +123,7 @@ def entered(kind: str, start: Callable[..., Any] = partial(subprocess.run, stdou
 
 
 def main() -> None:
-    """Print a line for each case, and with `--files` the files."""
+    """Print a line for each case, and with `--files` its files."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--files", action="store_true", help="name them")
     named = parser.parse_args().files

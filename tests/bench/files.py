@@ -1,4 +1,4 @@
-"""Config files: how long the first look-up and later ones take, by the number of entries.
+"""Config files: times of the first and of later look-ups, by the number of entries.
 
 Usage: python tests/bench/files.py [--entries 10000]    (needs neither torch nor a GPU)
 """
@@ -33,7 +33,7 @@ def timed(look: Callable[[int], object], count: int = 2000) -> str:
 
 
 def main() -> None:
-    """Write a file, and look calls up in it."""
+    """Write a file and look calls up in it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--entries", type=int, default=10_000)
     count = parser.parse_args().entries

@@ -1,9 +1,9 @@
-"""Hosts that share a store over Redis and are killed at random: is each key searched once, and is anything lost?
+"""Hosts that share a Redis store and are killed at random: is each key searched once, and is anything lost?
 
     python tests/bench/fleet.py [--hosts 8] [--keys 400] [--kills 200]
 
-It starts a Redis server of its own. A host is a process with a cache folder of its own; their clocks are an hour apart.
-Where some of the keys would be lie records that somebody without the key has signed. See `tests/support/hosts.py`.
+It starts its own Redis server. A host is a process with its own cache folder; clocks differ by an hour. For some keys
+the store holds records signed with another key. See `tests/support/hosts.py`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What of a launch is not the driver's: nanoseconds and instructions of each kind of hit, on a machine without a GPU.
+"""The part of a launch outside the driver: nanoseconds and instructions of each kind of hit, without a GPU.
 
     python tests/bench/host.py [--instructions] [--json FILE] [--only TEXT] [--keep FOLDER]
 
 Needs a C compiler, torch and Triton; kernels are compiled for a pretended H100, and functions that do nothing
-(`standin.c`) take the driver's place, so that what is left is torch's and Triton's Python side, and this package. Each
-row is the least of many short rounds over eight sets of tensors, less the loop itself. "busy" is the same with a launch
-that uses the processor's caches as a driver does, less that launch alone: what comes before it then begins cold.
-`--instructions` runs it again under valgrind's callgrind and shows instructions a call, which do not vary with what
-else the machine does. None of it tells what a real driver costs: that is `launch.py` here, on a GPU.
+(`standin.c`) replace the driver, so that only the Python side of torch and Triton, and this package, remain. Each row
+is the minimum of many short rounds over eight sets of tensors, minus the loop itself. "busy" is the same with a launch
+that uses the processor's caches as a driver does, minus that launch alone: the code before it then starts with cold
+caches. `--instructions` repeats it under valgrind's callgrind and shows instructions per call, which do not depend on
+the machine's load. None of this includes the cost of a real driver: that is `launch.py`, on a GPU.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def standin(folder: Path):
 
 
 def pretend(standin) -> None:
-    """One H100 for Triton and torch, whose launches do nothing."""
+    """Pretend one H100 for Triton and torch, whose launches do nothing."""
     import fake_cuda
     import pytest
     import triton
@@ -55,9 +55,9 @@ def pretend(standin) -> None:
 
     driver = fake_cuda.install_with_host_clock(pytest.MonkeyPatch())
     triton.runtime.driver._active = driver
-    driver.stream = 0x77  # that of `standin.c`
+    driver.stream = 0x77  # as in `standin.c`
     driver.utils.fill_tma_descriptor_tiled = lambda *args: None
-    descriptors._bytes_of_map = lambda made: bytes(128)  # as `standin.c` encodes every map
+    descriptors._bytes_of_map = lambda made: bytes(128)  # `standin.c` encodes every map like this
     driver.launcher_cls = lambda src, metadata: fake_cuda.tritons_launcher(standin.nothing)
     _launch.use_driver(*standin.driver())
 
@@ -167,7 +167,7 @@ def keyword_rows(add: Callable, ours: Callable, stock: Callable, kernel: Callabl
 
 
 def compound_rows(add: Callable, folder: Path) -> None:
-    """A tuple of two tensors, made for each call, and three tensor descriptors, made once and for each call."""
+    """A tuple of two tensors, created per call, and three tensor descriptors, created once or per call."""
     import launch
     import triton
 
@@ -185,7 +185,7 @@ def compound_rows(add: Callable, folder: Path) -> None:
 
 
 def nanoseconds(found: dict[str, tuple[Callable, list]]) -> dict[str, float]:
-    """Least time of one call in many rounds, each far shorter than a time slice."""
+    """Minimum time of one call over many rounds, each far shorter than a time slice."""
     least = dict.fromkeys(found, float("inf"))
     for _ in range(ROUNDS):
         for name, (loop, sets) in found.items():
@@ -197,7 +197,7 @@ def nanoseconds(found: dict[str, tuple[Callable, list]]) -> dict[str, float]:
 
 
 def counted(found: dict[str, tuple[Callable, list]], standin) -> None:
-    """Under callgrind: each row once, between two dumps."""
+    """Run each row once between two dumps of callgrind."""
     for name, (loop, sets) in found.items():
         block = sets if loop is standin.export_all else sets * (COUNTED_CALLS // len(sets))
         loop(sets)
@@ -205,7 +205,7 @@ def counted(found: dict[str, tuple[Callable, list]], standin) -> None:
 
 
 def instructions(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Instructions a call, from one run of this script under callgrind."""
+    """Instructions per call, from one run of this script under callgrind."""
     command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/counts"]
     command += [sys.executable, __file__, "--counted", str(folder)]
     command += ["--only", arguments.only] if arguments.only else []
@@ -223,7 +223,7 @@ def instructions(arguments: argparse.Namespace, folder: Path) -> dict[str, float
 
 
 def main() -> None:
-    """Print the table, and write JSON where asked."""
+    """Print the table, and write JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instructions", action="store_true", help="count instructions under valgrind")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
@@ -271,7 +271,7 @@ def main() -> None:
 
 
 def less_the_loop(column: str, name: str, columns: dict[str, dict[str, float]]) -> float:
-    """A number without what the row's loop, and a busy launch in it, cost alone."""
+    """A number minus the cost of the row's loop, and of a busy launch in it."""
     numbers, tensors = columns[column], name.split(":")[0]
     alone = 0.0 if "export" in name or "the launch" in name else numbers.get(f"{tensors}: the loop alone", 0.0)
     if column == "busy ns" and " grid" in name and ("ours" in name or "heuristics" in name):

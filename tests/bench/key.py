@@ -1,6 +1,6 @@
-"""What a miss costs before anything is looked up: key, digest, fingerprints, and the hook that watches the environment.
+"""Cost of a miss before any look-up: key, digest, fingerprints, and the hook that watches the environment.
 
-Needs no GPU: `python tests/bench/key.py [--json FILE]`. Times are host microseconds, the best of several rounds.
+Needs no GPU: `python tests/bench/key.py [--json FILE]`. Times are host microseconds, the minimum of several rounds.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def rows():
 
 
 def main():
-    """Print the rows, and write them as JSON if asked to."""
+    """Print the rows, and write JSON if requested."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json")
     asked = parser.parse_args()

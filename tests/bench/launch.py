@@ -1,8 +1,8 @@
-"""Host microseconds a call: ours, plain @triton.jit, triton.autotune, an ATen op and the driver's call alone.
+"""Host microseconds per call: ours, plain @triton.jit, triton.autotune, an ATen op and the driver's call alone.
 
 Run by hand on a machine with a GPU and a C compiler: python tests/bench/launch.py [--json FILE] [--quick]
-Kernels over 4,096 elements; 8 sets of tensors are used in turn, rounds are interleaved over the rows, and medians of the
-rounds are shown: submission only, and with a synchronise after each call. Compare ratios of one run only.
+Kernels over 4,096 elements; 8 sets of tensors in turn, rounds interleaved over the rows. Shows medians of the rounds:
+submission only, and with a synchronisation after each call. Compare only ratios from one run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from autotuned.launch import launcher as launchers
 ELEMENTS, SETS, ROUNDS, CALLS, CALLS_A_BLOCK = 4096, 8, 9, 2000, 500
 CONFIGS = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (256, 512, 1024) for warps in (4, 8)]
 HERE = Path(__file__).resolve().parent
-DEVICE = "cuda"  # `host.py`, which has no GPU, says "cpu"
+DEVICE = "cuda"  # `host.py`, which needs no GPU, sets "cpu"
 
 
 def source(tensors: int, scalars: int = 0, flags: int = 0) -> str:
@@ -53,12 +53,12 @@ def source(tensors: int, scalars: int = 0, flags: int = 0) -> str:
 
 
 def kernel(folder: Path, tensors: int, scalars: int = 0, flags: int = 0):
-    """Triton reads a kernel's source, so it must lie in a file; each call gives a kernel of its own."""
+    """A new kernel at each call; Triton reads its source, so it must be in a file."""
     return written(folder, source(tensors, scalars, flags))
 
 
 def written(folder: Path, text: str):
-    """The kernel `add` of a module with this text."""
+    """The kernel `add` from a module with this text."""
     path = folder / f"add_{len(list(folder.iterdir()))}.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -74,7 +74,7 @@ def sets_of(tensors: int) -> list[tuple]:
 
 
 def plain_grid(meta):
-    """The common style: arithmetic over META."""
+    """The common style: arithmetic on META."""
     return ((meta["n"] + meta["BLOCK"] - 1) // meta["BLOCK"],)
 
 
@@ -83,7 +83,7 @@ def cdiv_grid(meta):
     return (triton.cdiv(meta["n"], meta["BLOCK"]),)
 
 
-TUPLE_GRID = (16, 1, 1)  # enough for the smallest BLOCK; the others mask
+TUPLE_GRID = (16, 1, 1)  # enough for the smallest BLOCK; larger ones mask
 
 
 class Floor:
@@ -111,7 +111,7 @@ class Floor:
         return total / (CALLS // CALLS_A_BLOCK)
 
     def memset_us(self, tensor) -> float:
-        """Microseconds of the driver's memset of one tensor: what zeroing a buffer cannot do without."""
+        """Microseconds of the driver's memset of one tensor: the floor for zeroing a buffer."""
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         address, size = ctypes.c_ulonglong(tensor.data_ptr()), ctypes.c_ulonglong(tensor.nbytes)
         total = 0.0
@@ -122,9 +122,9 @@ class Floor:
 
 
 class Way:
-    """One way to launch, as users write it: a statement over the tensors of one set, run in a loop of its own.
+    """One way to launch, as users write it: a statement over the tensors of one set, run in its own loop.
 
-    Calling through a function with `*tensors` would measure Python's argument unpacking with it.
+    Calling through a function with `*tensors` would include Python's argument unpacking.
     """
 
     def __init__(self, statement: str, tensors: int, **space: object) -> None:
@@ -139,7 +139,7 @@ class Way:
         self.loop, self.waiting = scope["loop"], scope["waiting"]
 
     def submission_us(self, sets: list[tuple]) -> float:
-        """Host time of one call; the queue is emptied often enough never to fill up."""
+        """Host time of one call; the queue is drained often enough never to fill up."""
         block = (sets * CALLS_A_BLOCK)[:CALLS_A_BLOCK]
         elapsed = 0.0
         for _ in range(CALLS // CALLS_A_BLOCK):
@@ -158,7 +158,7 @@ class Way:
 
 
 def with_launcher(name: str, decorate: Callable[[], object]):
-    """A kernel decorated under another AUTOTUNED_LAUNCHER."""
+    """A kernel decorated with another AUTOTUNED_LAUNCHER."""
     before = os.environ.get("AUTOTUNED_LAUNCHER")
     os.environ["AUTOTUNED_LAUNCHER"] = name
     try:
@@ -168,12 +168,12 @@ def with_launcher(name: str, decorate: Callable[[], object]):
 
 
 def tuner(fn, **options):
-    """Ours."""
+    """Our tuner."""
     return autotuned.autotune(configs=CONFIGS, key=["n"], restore_value=[], **options)(fn)
 
 
 def stock(fn, **options):
-    """Triton's."""
+    """Triton's tuner."""
     return triton.autotune(configs=CONFIGS, key=["n"], **options)(fn)
 
 
@@ -203,9 +203,9 @@ def grids(folder: Path, tensors: int) -> dict[str, Way]:
 
 
 def check(way: Way, sets: list[tuple]) -> None:
-    """A launch that computes nothing would be the fastest."""
+    """Check the results: a launch that computes nothing would be the fastest."""
     ((*inputs, out),) = sets
-    for _ in range(2):  # cold, and from the table
+    for _ in range(2):  # cold, then from the table
         out.zero_()
         way.loop(sets)
         torch.testing.assert_close(out, sum(inputs))
@@ -238,7 +238,7 @@ def keyword_launches(folder: Path) -> dict[str, Way]:
 
 
 def prologues(folder: Path) -> dict[str, Way]:
-    """What zeroing one buffer and a config's hook add."""
+    """The cost of zeroing one buffer and of a config's hook."""
 
     def hook(arguments):
         return None
@@ -275,7 +275,7 @@ def add(x, y, out, n, BLOCK: tl.constexpr):
 
 
 def compound(folder: Path) -> dict[str, Way]:
-    """A tuple of tensors, made for each call, and three tensor descriptors, made once."""
+    """A tuple of tensors, created per call, and three tensor descriptors, created once."""
     configs = [triton.Config({"BLOCK": 256}, num_warps=warps) for warps in (4, 8)]
     options = dict(configs=configs, key=["n"])
     space = {
@@ -302,7 +302,7 @@ def compound(folder: Path) -> dict[str, Way]:
 
 
 def outputs() -> dict[str, Way]:
-    """An output from the pool and from torch, of which none or the last four are held."""
+    """An output from the pool and from torch, with none or the last four kept alive."""
     ways, options = {}, dict(float32=torch.float32, device=torch.device("cuda", 0), kept=deque(maxlen=4))
     for name, home in {"experimental": autotuned.experimental, "torch": torch}.items():
         space = dict(options, like=home.empty_like, empty=home.empty)
@@ -318,14 +318,14 @@ def described(tensor):
 
 
 def described_sets(sets: list[tuple]) -> list[tuple]:
-    """The same sets, each tensor with a descriptor of its own as `.block`."""
+    """The same sets, each tensor with its own descriptor as `.block`."""
     for tensor in (tensor for one in sets for tensor in one):
         tensor.block = described(tensor)
     return sets
 
 
 def others(folder: Path) -> dict[str, Way]:
-    """The same sum by other means that are installed; they allocate their output."""
+    """The same sum by other installed libraries; they allocate their output."""
 
     def add(x, y):
         return x + y
@@ -342,7 +342,7 @@ def others(folder: Path) -> dict[str, Way]:
 
 
 def of_helion(folder: Path):
-    """Helion's kernel, which must lie in a file too."""
+    """Helion's kernel, which must also be in a file."""
     path = folder / "by_helion.py"
     path.write_text(
         "import helion\nimport helion.language as hl\nimport torch\n\n\n"
@@ -358,7 +358,7 @@ def of_helion(folder: Path):
 
 
 def keys(folder: Path) -> dict[str, Way]:
-    """The look-up alone, in C and in Python, and what a plain callable pays."""
+    """The look-up alone, in C and in Python, and the cost of a plain callable."""
     ours = tuner(kernel(folder, 3))
     python = with_launcher("python", lambda: tuner(kernel(folder, 3)))
     for one in (ours, python):
@@ -382,7 +382,7 @@ def keys(folder: Path) -> dict[str, Way]:
 
 
 def measure(groups: dict[int | str, dict[str, Way]], floors: dict[str, Callable[[], float]], rounds: int) -> dict:
-    """Median submission and synchronised times of all rows, rounds interleaved."""
+    """Median submission and synchronised times of all rows, with interleaved rounds."""
     sets = {group: sets_of(group if isinstance(group, int) else 8 if group == "keywords" else 3) for group in groups}
     if "compound" in sets:
         described_sets(sets["compound"])
@@ -409,7 +409,7 @@ def measure(groups: dict[int | str, dict[str, Way]], floors: dict[str, Callable[
 
 
 def main() -> None:
-    """Print the table, and JSON where asked."""
+    """Print the table, and write JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--quick", action="store_true", help="three rounds instead of nine")
@@ -438,7 +438,7 @@ def main() -> None:
 
 
 def show(rows: dict) -> None:
-    """The table: microseconds, and multiples of the floor with as many tensors (3 where a row names none)."""
+    """Print the table: microseconds, and multiples of the floor with as many tensors (3 if a row names none)."""
     for name, row in sorted(rows.items(), key=lambda item: (item[0].split(" tensors")[0].rjust(50), item[1]["us"])):
         tensors = name.split(" ")[0] if " tensors: " in name else "3"
         base = rows[f"{tensors} tensors: floor"]["us"]

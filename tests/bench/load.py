@@ -1,12 +1,12 @@
-"""What 32 first calls of rmsnorm, softmax and matmul take with shipped binaries, and a call that nobody foresaw.
+"""Time of 32 first calls of rmsnorm, softmax and matmul with shipped binaries, and of an unforeseen call.
 
     python tests/bench/load.py [--rounds 5] [--keep FOLDER]
 
-The choices are those of this package, tuned for an H200 with Triton 3.6.0, which must be there; the binaries for the 32
-calls are built first, into FOLDER, if they are not there. With a GPU the rows are: empty caches with binaries; the same with a full cache of Triton's and no binaries; the
-same with empty caches; and, sealed, a call with an unforeseen alignment beside the one that was foreseen. Without one,
-a stand-in takes the place of CUDA's driver, whatever would compile raises, and only the first row is there, with what
-it does counted: function calls, modules imported, files and bytes read.
+The choices are this package's own, tuned for an H200 with Triton 3.6.0, which must be installed; the binaries for the
+32 calls are first built into FOLDER if they are missing. With a GPU the rows are: empty caches with binaries; a full
+Triton cache without binaries; empty caches without binaries; and, sealed, a call with an unforeseen alignment next to
+a foreseen one. Without a GPU, a stand-in replaces CUDA's driver, every compilation raises, and there is only the first
+row, with counts: function calls, modules imported, files and bytes read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MATMUL = [(m, 4096, 4096) for m in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096,
 
 
 def kernels():
-    """Each kernel with what makes the case of a shape, and its shapes."""
+    """Each kernel, with the function that creates the case of a shape, and its shapes."""
     import torch
 
     from autotuned.kernels import matmul, rmsnorm, softmax
@@ -48,7 +48,7 @@ def kernels():
 
 
 def build(folder: Path) -> None:
-    """Put the choices for the three kernels into a folder, and binaries for the 32 calls beside them."""
+    """Put the choices for the three kernels into a folder, with binaries for the 32 calls."""
     from autotuned.offline import binaries
 
     source = HERE.parents[1] / "configs" / "nvidia-h200-sm_90-132"
@@ -79,7 +79,7 @@ def has_gpu() -> bool:
 
 
 def pretend() -> None:
-    """One H200 whose launches do nothing, which takes tensors of the host, and no compiler."""
+    """Pretend one H200 whose launches do nothing, which accepts host tensors, and no compiler."""
     import ctypes
 
     import no_compiler
@@ -89,7 +89,7 @@ def pretend() -> None:
     no_compiler.pretend(pytest.MonkeyPatch())
     import torch
 
-    torch.cuda.get_device_properties.__module__ = "torch.cuda"  # as torch's own, which is asked once a device
+    torch.cuda.get_device_properties.__module__ = "torch.cuda"  # like torch's own, which is called once per device
     from autotuned import _native
 
     driver = ctypes.CDLL("libcuda.so.1")
@@ -99,7 +99,7 @@ def pretend() -> None:
 
 
 class Counted:
-    """What is done within a block: function calls, imports, files and bytes read."""
+    """Counts within a block: function calls, imports, files and bytes read."""
 
     def __init__(self) -> None:
         self.calls, self.files = 0, []
@@ -125,7 +125,7 @@ class Counted:
 
 
 def first_calls(how: str, folder: str) -> dict:
-    """The 32 calls in this process."""
+    """Make the 32 calls in this process."""
     import torch
 
     gpu = has_gpu()
@@ -168,7 +168,7 @@ def first_calls(how: str, folder: str) -> dict:
 
 
 def process(how: str, folder: Path, library: Path | None, caches: Path) -> dict:
-    """What one process, with these caches, printed."""
+    """The output of one process with these caches."""
     environment = {
         **os.environ,
         "AUTOTUNED_CACHE_DIR": str(caches / "store"),
@@ -185,11 +185,11 @@ def process(how: str, folder: Path, library: Path | None, caches: Path) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# -- an alignment that nobody foresaw ----------------------------------------------------------------------------------
+# -- an unforeseen alignment -------------------------------------------------------------------------------------------
 
 
 def unforeseen(folder: str) -> dict:
-    """Microseconds of softmax on a GPU, sealed: as foreseen, and one element further, where the generic variant serves."""
+    """Microseconds of softmax on a GPU, sealed: as foreseen, and one element further, served by the generic variant."""
     import torch
     from triton.testing import do_bench
 
@@ -225,7 +225,7 @@ def main() -> None:
 
 
 def table(work: Path, options) -> None:
-    """Run the processes of each row, of modules that are compiled, as those that pip installed."""
+    """Run the processes of each row, with modules compiled to byte code as pip does."""
     compileall.compile_dir(HERE.parents[1] / "autotuned", quiet=1)
     folder = options.keep or work / "tuned"
     if not any(folder.glob("*/*.bin")):

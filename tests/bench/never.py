@@ -2,10 +2,10 @@
 
 Run by hand: python tests/bench/never.py FOLDER [--budget 300] [--shapes 60] [--json FILE]
 Six kernels of `autotuned.kernels` get a good `default=`: for each shape the choice that this package ships for the
-nearest other one, else the first of the list. One process tunes every shape; another one, with code of its own, times
-tuned and untuned again, in blocks that alternate, until the 95% interval of their ratio is no wider than 0.4% to either
-side. It also times all configs, to find the best, which is then compared with untuned in the same way. FOLDER keeps
-what is done, case by case: run the same command again to go on. Without a GPU the interpreter is used, for a rehearsal.
+nearest other shape, or the first of the list. One process tunes every shape; another, with independent code, times
+tuned and untuned again in alternating blocks, until the 95% interval of their ratio is at most 0.4% to either side. It
+also times all configs to find the best, which is compared with untuned in the same way. FOLDER keeps the results, case
+by case: run the same command again to continue. Without a GPU the interpreter is used, as a rehearsal.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HALF_WIDTH, LOSES, CONFIDENCE = 0.004, 0.01, 0.95
-BLOCK, FIRST_BLOCKS, MOST_BLOCKS = 4, 24, 600  # launches of each in a block; blocks of a comparison
+BLOCK, FIRST_BLOCKS, MOST_BLOCKS = 4, 24, 600  # launches per block; blocks per comparison
 SCREENED = 5  # blocks of each config, to find the best
 TUNING_SHARE = 0.55  # of the budget
 
 
 class Interval(NamedTuple):
-    """A ratio of times less one, with its 95% interval."""
+    """A ratio of times minus one, with its 95% interval."""
 
     ratio: float
     half_width: float
 
     @property
     def loses(self) -> bool:
-        """Whether the whole interval lies above what counts as a loss."""
+        """Whether the whole interval lies above the allowed loss."""
         return self.ratio - self.half_width > LOSES
 
 
 def interval(logs: Sequence[float]) -> Interval:
-    """Of the ratios of pairs of blocks, given as logarithms; outer twentieths left out, since other users only add."""
+    """The interval of logarithms of ratios of paired blocks; trims the outer twentieths, since other users only add."""
     outer = len(logs) // 20
     inner = sorted(logs)[outer : len(logs) - outer]
     mean, spread = statistics.mean(inner), statistics.stdev(logs)
@@ -51,7 +51,7 @@ def interval(logs: Sequence[float]) -> Interval:
 
 
 def upper_bound(lost: int, count: int, confidence: float = CONFIDENCE) -> float:
-    """The largest rate of losing that so few losses in so many are compatible with (Clopper and Pearson)."""
+    """The upper bound of the rate of losses, given a number of losses in a number of cases (Clopper and Pearson)."""
     if lost >= count:
         return 1.0
     low, high = lost / count if count else 0.0, 1.0
@@ -63,7 +63,7 @@ def upper_bound(lost: int, count: int, confidence: float = CONFIDENCE) -> float:
 
 
 def geomean(ratios: Sequence[float]) -> float:
-    """Of ratios above 0; NaN of none."""
+    """Geometric mean of ratios above 0; NaN without any."""
     return math.exp(statistics.mean(map(math.log, ratios))) if ratios else math.nan
 
 
@@ -71,7 +71,7 @@ def geomean(ratios: Sequence[float]) -> float:
 
 
 class Case(NamedTuple):
-    """A kernel and how a call of it is made."""
+    """A kernel and how to create a call of it."""
 
     number: int
     tuned: Any
@@ -80,13 +80,13 @@ class Case(NamedTuple):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The case in words."""
         name = self.tuned.fn.__name__.removesuffix("_kernel")
         return f"{name} {'x'.join(str(part).removeprefix('torch.') for part in self.shape)}"
 
 
 def cases(count: int) -> list[Case]:
-    """So many calls in all, as many of each kernel, spread evenly over its shapes."""
+    """`count` calls in total, the same number per kernel, spread evenly over its shapes."""
     import torch
 
     from autotuned.kernels import layernorm_bwd, matmul, rmsnorm, shapes, softmax, splitk_matmul
@@ -104,14 +104,14 @@ def cases(count: int) -> list[Case]:
 
 
 def device() -> str:
-    """Where it runs."""
+    """The device to run on."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def good_default(case: Case, call: Any) -> Any:
-    """What ships for the nearest other shape, as a config of the list; else the first of it."""
+    """The shipped choice for the nearest other shape, as a config of the list, or the list's first."""
     from autotuned.configfiles import lookup
     from autotuned.key import nearest_key
 
@@ -162,10 +162,10 @@ def tune(folder: Path, count: int, budget_s: float) -> None:
 
 
 class Launches:
-    """A call whose configs are launched through Triton alone, on tensors of its own.
+    """A call whose configs are launched through Triton alone, on its own tensors.
 
     Attributes:
-        configs: By label, those that run.
+        configs: The configs that run, by label.
     """
 
     def __init__(self, case: Case) -> None:
@@ -191,7 +191,7 @@ class Launches:
             yield forms.label(forms.to_json(config, case.words)), config
 
     def _compile_all(self, configs: Sequence[Any]) -> None:
-        """By several threads at once: launches wait for it one by one otherwise."""
+        """Compile on several threads: launches would compile one by one."""
         if self._flush is None:
             return
         from concurrent.futures import ThreadPoolExecutor
@@ -244,7 +244,7 @@ class Launches:
         return 1e3 * statistics.mean(before.elapsed_time(after) for before, after in events)
 
     def compare(self, one: str, other: str, end_s: float) -> Interval:
-        """Time of the one over that of the other, in blocks that alternate, until that is known well enough."""
+        """The ratio of two configs' times, measured in alternating blocks until the interval is narrow enough."""
         if one == other:
             return Interval(0.0, 0.0)
         shuffle, logs, pair = random.Random(1), [], [one, other]
@@ -258,7 +258,7 @@ class Launches:
         return interval(logs)
 
     def best(self) -> str:
-        """The fastest of all, by some blocks of each in turn."""
+        """The fastest config, by several blocks of each in turn."""
         times: dict[str, list[float]] = {label: [] for label in self.configs}
         for _ in range(SCREENED):
             for label in random.sample(list(times), len(times)):
@@ -278,13 +278,13 @@ def measure(folder: Path, count: int, budget_s: float) -> None:
         best = launches.best()
         mine = launches.compare(said["chosen"], said["default"], end)
         exhaustive = mine if best == said["chosen"] else launches.compare(best, said["default"], end)
-        if exhaustive.ratio > mine.ratio:  # what looked best was not: the choice is
+        if exhaustive.ratio > mine.ratio:  # the apparent best is slower than the choice
             best, exhaustive = said["chosen"], mine
         save(path, {**said, "best": best, "vs_untuned": mine, "best_vs_untuned": exhaustive})
         print(f"measured {case.words}: {mine.ratio:+.2%} +- {mine.half_width:.2%}", flush=True)
 
 
-# -- what came of it -----------------------------------------------------------------------------------------------------
+# -- results -------------------------------------------------------------------------------------------------------------
 
 
 def report(folder: Path, count: int) -> dict[str, Any]:
@@ -321,14 +321,14 @@ def table(found: dict[str, Any]) -> Iterator[str]:
 
 
 def save(path: Path, data: dict[str, Any]) -> None:
-    """Write a file whole or not at all: a run may end at any time."""
+    """Write a file atomically: a run may end at any time."""
     beside = path.with_suffix(".part")
     beside.write_text(json.dumps(data, indent=1) + "\n")
     beside.replace(path)
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of both processes: a store and a cache of their own, where losers' binaries stay, so that they compile once."""
+    """The environment of both processes: their own store, and a cache that keeps losers' binaries, to compile once."""
     manager = os.environ.get("TRITON_CACHE_MANAGER", "triton.runtime.cache:FileCacheManager")
     import torch
 
@@ -340,7 +340,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    """Run both phases as far as the budget goes, and print what came of it."""
+    """Run both phases within the budget, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--budget", type=float, default=300.0, metavar="S", help="seconds in all")

@@ -1,6 +1,6 @@
-"""Our own spaces of Triton kernels that are measured whole: matrix product, attention, normalisation of rows.
+"""Our own spaces of Triton kernels, measured completely: matrix product, attention, normalisation of rows.
 
-Each has two shapes that the compiler takes for one, so that the second costs no compiling.
+Each has two shapes with the same specialization, so that the second needs no compilation.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def rows_norm(
 
 @dataclass(frozen=True)
 class Case:
-    """One call: its arguments in order, the tensor that it writes, what should be in it, and a grid of META."""
+    """One call: its arguments in order, the tensor that it writes, the expected result, and a grid of META."""
 
     arguments: tuple[Any, ...]
     out: torch.Tensor

@@ -1,4 +1,4 @@
-"""Kernels, lists of configs and calls that the benchmark of tuning measures: compute-bound, long to compile, and short."""
+"""Kernels, configs and calls for the benchmark of tuning: compute-bound, slow to compile, and short."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ class Problem:
     """One kernel with its list and its calls.
 
     Attributes:
-        arguments: The arguments of a call for a shape, made on a device.
+        arguments: Creates the arguments of a call for a shape on a device.
         grid: The grid for a shape, a function of META.
-        shapes: The headline shape first, then further ones of the same specialization.
+        shapes: The headline shape first, then others with the same specialization.
         zero: `reset_to_zero` of the tuner.
     """
 
@@ -148,7 +148,7 @@ class Problem:
     zero: Sequence[str] = field(default_factory=list)
 
     def tuned(self, decorator: Callable[..., Any], **options: Any) -> Any:
-        """The kernel under a tuner, compiled anew by Triton."""
+        """The kernel under a tuner, compiled again by Triton."""
         zero = {"reset_to_zero": list(self.zero)} if self.zero else {}
         return decorator(configs=list(self.configs), key=list(self.key), **zero, **options)(triton.jit(self.function))
 

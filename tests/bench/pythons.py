@@ -1,8 +1,8 @@
-"""What the C launcher costs in each Python: before 3.12 there are no watchers of dictionaries, and versions are compared.
+"""Cost of the C launcher in each Python: before 3.12 it compares versions, since dictionaries cannot be watched.
 
 Needs no GPU, torch or Triton: `python tests/bench/pythons.py PYTHON...`, with a C compiler and the Pythons to compare.
-A stand-in takes the place of torch and of the driver (`standin.c`), so that what is timed is the launcher alone: of three
-tensors and an integer, by tuple and by grid callable. The best of many short rounds is shown, of each Python in turn.
+A stand-in (`standin.c`) replaces torch and the driver, so that only the launcher is timed: with three tensors and an
+integer, by tuple and by grid callable. Shows the minimum of many short rounds of each Python in turn.
 """
 
 import json
@@ -21,7 +21,7 @@ ROUNDS, CALLS, TIMES = 400, 200, 5
 
 
 def build(folder: Path) -> None:
-    """Both extensions for this Python, as setuptools would build them."""
+    """Build both extensions for this Python, as setuptools would."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     flags = ["-O3", "-DNDEBUG", "-shared", "-fPIC", "-I", sysconfig.get_path("include")]
     launcher = HERE.parent.parent / "autotuned" / "launch" / "c" / "module.c"
@@ -30,11 +30,11 @@ def build(folder: Path) -> None:
 
 
 class Compiled:
-    """What Triton's cache holds."""
+    """A kernel in Triton's cache."""
 
 
 def bound_kernel(launch: ModuleType, standin: ModuleType):
-    """A kernel as `Tuned` makes it, bound for one call, with the dictionaries that a bound kernel relies on."""
+    """A kernel as from `Tuned`, bound for one call, with the dictionaries that a bound kernel relies on."""
     compiled, knobs, compilation, scope = Compiled(), {"debug": None}, {"mode": ""}, {"SCALE": 2}
     cache = {"key": compiled}
 
@@ -83,7 +83,7 @@ def bound_kernel(launch: ModuleType, standin: ModuleType):
 
 
 def best_us(call) -> float:
-    """Of `ROUNDS` rounds of `CALLS` calls, each far shorter than a time slice."""
+    """Minimum of `ROUNDS` rounds of `CALLS` calls, each far shorter than a time slice."""
     found = []
     for _ in range(ROUNDS):
         start = time.perf_counter()
@@ -94,7 +94,7 @@ def best_us(call) -> float:
 
 
 def measure() -> dict:
-    """Rows of this Python."""
+    """The rows of this Python."""
     with tempfile.TemporaryDirectory() as name:
         build(Path(name))
         sys.path.insert(0, name)
@@ -120,7 +120,7 @@ def measure() -> dict:
 
 
 def main() -> None:
-    """Each Python several times in turn; the best of each row."""
+    """Run each Python several times in turn; print the minimum of each row."""
     found: dict = {}
     for _ in range(TIMES):
         for python in sys.argv[1:] or [sys.executable]:

@@ -1,16 +1,16 @@
-"""How well configs are picked: many searches against an independent ground truth, and the recording of raw samples.
+"""How well searches pick configs: many searches against an independent ground truth, and recording of raw samples.
 
 Run by hand on a machine with a GPU: python tests/bench/quality.py [--problems P,...] [--repeats N] [--orders N] [--load SHARE]
 [--record DIR] [--json FILE] [--limit SECONDS]
-All five problems in at most 200 s a run; the same command again goes on where it ended:
+All five problems in at most 200 s per run; the same command continues where it ended:
     python tests/bench/quality.py --orders 10 --load 0.3 --stock 0 --json quality.json --limit 200
-The truth of a config is the median over three sittings of the means of 200 interleaved samples, their outer twentieths
-left out, taken by events around each launch with the cache flushed, by code of its own. Means, because the samples of
-some kernels have two modes, percents apart and about as frequent: in which of them a median lies is chance. Configs
-more than half slower than the fastest, in a sitting of 8 samples before, get no more. Regret is the truth of what was
-picked over the best truth, less one. `--orders` shuffles the list, whose first config stays what runs untuned: how many
-distinct winners, and by how much their truths differ, is in `winners` and `winners_apart`, a tie below 0.3%. `--record`
-keeps the samples of this package's timer, in the order in which they were taken, for the replay in CI.
+The truth of a config is the median over three sittings of the trimmed mean of 200 interleaved samples (without the
+outer twentieths), measured by events around each launch with a flushed cache, by independent code. Means, because
+samples of some kernels have two modes, several percent apart and about equally frequent: a median would lie in either
+by chance. Configs that were more than half slower than the fastest in an earlier sitting of 8 samples get no more.
+Regret is the truth of the picked config over the best truth, minus one. `--orders` shuffles the list, but the first
+config remains the untuned one: `winners` and `winners_apart` are the number of distinct winners and how far their
+truths differ, a tie below 0.3%. `--record` keeps the samples of this package's timer, in order, for the replay in CI.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from autotuned.search.trial import Trial
 
 SITTINGS, SAMPLES, BLOCK, FAR = 3, 200, 4, 1.5
 TIE = 0.003  # of winners' truths
-Pick = tuple[int, float]  # index of what was picked, and the seconds of its search
+Pick = tuple[int, float]  # index of the picked config, and seconds of the search
 Done = dict[str, dict[str, Any]]  # by problem: its "sittings", and the picks of each tool
 
 
 class Launches:
-    """The compiled configs of a problem's first shape, to be launched one by one."""
+    """The compiled configs of a problem's first shape, launched one by one."""
 
     def __init__(self, problem: Problem) -> None:
         shape = problem.shapes[0]
@@ -67,11 +67,11 @@ class Launches:
         return True
 
     def launch(self, config: Any) -> None:
-        """Once, through Triton."""
+        """Launch once, through Triton."""
         self.kernel[self.grid](*self.arguments, **config.all_kwargs())
 
     def prepare(self) -> None:
-        """What `reset_to_zero` asks."""
+        """Zero the arguments of `reset_to_zero`."""
         for tensor in self.zeroed:
             tensor.zero_()
 
@@ -101,7 +101,7 @@ def _sitting(
 
 
 def _trimmed_mean(samples: list[float]) -> float:
-    # As in tests/support/replay.py, but of its own: a script of this folder runs without the modules of the tests.
+    # A copy of code in tests/support/replay.py: scripts in this folder run without the tests' modules.
     outer = len(samples) // 20
     return statistics.mean(sorted(samples)[outer : len(samples) - outer])
 
@@ -120,7 +120,7 @@ def _block(launches: Launches, config: Any, flush: torch.Tensor) -> list[float]:
 
 
 def searches(problem: Problem, launches: Launches, repeats: int) -> list[Pick]:
-    """Index of what was picked, seconds and quality of each of many searches; binaries are compiled once."""
+    """Index of the picked config and seconds of each of many searches; binaries are compiled once."""
     tuned = problem.tuned(autotune, cache_results=False)
     found = []
     for _ in range(repeats + 1):
@@ -130,11 +130,11 @@ def searches(problem: Problem, launches: Launches, repeats: int) -> list[Pick]:
         tuned[launches.grid](*launches.arguments)
         torch.cuda.synchronize()
         found.append((_index(launches, tuned.best_config), time.perf_counter() - start))
-    return found[1:]  # the first compiles
+    return found[1:]  # the first one compiles
 
 
 def orders(problem: Problem, launches: Launches, count: int) -> list[Pick]:
-    """The same, one search of each of so many shuffles of the list; what runs untuned is the same in all."""
+    """The same for `count` shuffles of the list, with the same untuned config in all."""
     found = []
     for seed in range(count):
         listed = random.Random(seed).sample(launches.configs, len(launches.configs))
@@ -166,7 +166,7 @@ def _index(launches: Launches, config: Any) -> int:
 
 
 def record(launches: Launches) -> dict[str, Any]:
-    """Samples of this package's timer: blocks of one config, configs shuffled, with the time each block began."""
+    """Samples of this package's timer: blocks of one config, shuffled, with the start time of each block."""
     timer = CudaTimer()
     timer.warm_up()
     trials = [
@@ -224,7 +224,7 @@ def summary(name: str, tool: str, picks: list[Pick], true_us: list[float]) -> di
 
 
 def rows_of(done: Done) -> list[dict[str, Any]]:
-    """Summaries of all that was searched for problems whose truth is known."""
+    """Summaries of all searches for problems with a known truth."""
     rows = []
     for name, pieces in done.items():
         if sittings := pieces.get("sittings"):
@@ -236,7 +236,7 @@ def rows_of(done: Done) -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """One line a problem: its winners, and what they lose."""
+    """One line per problem: its winners and their losses."""
     tools = dict.fromkeys(row["tool"] for row in rows)
     yield "| winners, how far apart, p95 regret, s a search | " + " | ".join(tools) + " |"
     yield "|---" * (1 + len(tools)) + "|"
@@ -252,19 +252,19 @@ def _cell(row: dict[str, Any]) -> str:
 
 
 def load(path: Path | None, head: dict[str, Any]) -> Done:
-    """What earlier runs with the same card and versions have measured."""
+    """Results of earlier runs with the same card and versions."""
     data = json.loads(path.read_text()) if path and path.exists() else {}
     return data.get("done", {}) if head.items() <= data.items() else {}
 
 
 def save(path: Path | None, head: dict[str, Any], done: Done) -> None:
-    """Write what there is so far."""
+    """Write the results so far."""
     if path:
         path.write_text(json.dumps({**head, "rows": rows_of(done), "done": done}, indent=1) + "\n")
 
 
 def pieces_of(problem: Problem, launches: Launches, options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    """What is measured of a problem, by name; the truth and the searches on an idle device first."""
+    """The measurements of a problem by name; the truth and the searches on an idle device first."""
 
     def loaded() -> list[Pick]:
         with Load(options.load):
@@ -283,7 +283,7 @@ def pieces_of(problem: Problem, launches: Launches, options: argparse.Namespace)
 
 
 def work(options: argparse.Namespace, head: dict[str, Any], made: Callable[[str], Launches]) -> tuple[Done, list[str]]:
-    """Measure what is not done and begins before the limit; returns all that is done, and what is left."""
+    """Measure missing pieces that can begin before the limit; returns all results, and the pieces left."""
     done, left, end = load(options.json, head), [], time.monotonic() + options.limit
     for name in options.problems.split(","):
         wanted = list(pieces_of(PROBLEMS[name], None, options))  # type: ignore[arg-type]
@@ -305,7 +305,7 @@ def work(options: argparse.Namespace, head: dict[str, Any], made: Callable[[str]
 
 
 def main() -> None:
-    """Print the table, and JSON and recordings where asked."""
+    """Print the table; write JSON and recordings if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", default="matmul,attention,rmsnorm,add,splitk")
     parser.add_argument("--repeats", type=int, default=20, help="searches of each problem; 0 only records")

@@ -1,9 +1,10 @@
-"""Measure every config of our own spaces on a GPU, never by the race, into tables that `spaces.py` replays.
+"""Measure every config of our own spaces on a GPU, without the race, into tables that `spaces.py` replays.
 
 By hand: python tests/bench/spaces.py --record DIR [--budget 300] [--only matmul] [--few 8]
-It goes on with what lies in DIR; `--few` takes so many configs of each space. Configs come in batches: compiled by this
-package's pool, launched once and compared with a reference, then sampled in interleaved rounds with the cache flushed
-before each launch. At the end those close to the best are sampled anew, all together, since batches are minutes apart.
+It continues the tables in DIR; `--few` takes this many configs of each space. Configs are measured in batches: compiled
+by this package's pool, launched once and compared with a reference, then sampled in interleaved rounds with the cache
+flushed before each launch. At the end, configs close to the best are sampled again together, since batches are minutes
+apart.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from autotuned.tunable.call import bind
 from autotuned.tunable.kernel import TunableKernel
 
 BATCH = 240
-SAMPLES, FEWEST, ENOUGH_US = 21, 5, 8_000.0  # samples of a config; fewer, but not below, once they took this long
+SAMPLES, FEWEST, ENOUGH_US = 21, 5, 8_000.0  # samples per config; at least 5 once they have taken this long
 CLOSE = 1.12  # configs this close to the best are measured again at the end
-TOLERANCE = 0.02  # of the largest element expected
-RESERVE = 0.4  # of a batch's compile time, to be left when the next begins
+TOLERANCE = 0.02  # relative to the largest expected element
+RESERVE = 0.4  # share of a batch's compile time that must be left when the next begins
 
 
 class Shaped:
@@ -69,7 +70,7 @@ class Shaped:
         return self.members.config(places)
 
     def try_out(self, trial: Trial) -> str:
-        """Launch once; "ok", "wrong", or why it does not run."""
+        """Launch once; returns "ok", "wrong", or why it does not run."""
         self.case.out.fill_(float("nan"))
         try:
             trial.launch()
@@ -91,7 +92,7 @@ def failure(error: Exception) -> str:
 
 
 def sample(trials: Sequence[Trial], timer: Timer, source: random.Random) -> None:
-    """Samples in interleaved rounds of random order, fewer of what is slow."""
+    """Take samples in interleaved rounds of random order, fewer of slow configs."""
     timer.warm_up()
     for number in range(SAMPLES):
         left = [one for one in trials if number < FEWEST or math.fsum(one.samples_us) < ENOUGH_US]
@@ -102,7 +103,7 @@ def sample(trials: Sequence[Trial], timer: Timer, source: random.Random) -> None
 
 
 def compiled(one: Shaped, rows: Sequence[Row], end: float) -> Iterator[tuple[Row, str]]:
-    """Compile a batch in the pool; rows with "ok", or why one does not compile. Those not begun at the end are missing."""
+    """Compile a batch in the pool; yields rows with "ok" or the error, without rows not begun before `end`."""
     wanted = [Wanted(place, identity(one, row), one.config(row)) for place, row in enumerate(rows)]
     if not one.tunable.compiles_ahead:
         yield from ((row, "ok") for row in rows)
@@ -119,12 +120,12 @@ def compiled(one: Shaped, rows: Sequence[Row], end: float) -> Iterator[tuple[Row
 
 
 def identity(one: Shaped, row: Row) -> str:
-    """What the journal and messages call a config."""
+    """A config's name in the journal and messages."""
     return identity_of(configs.to_json(one.config(row), one.tunable.name, None))
 
 
 def measure(one: Shaped, rows: Sequence[Row], timer: Timer) -> None:
-    """Try and sample compiled configs, into the table."""
+    """Try and sample compiled configs, and add them to the table."""
     trials = {row: one.trial(index, row) for index, row in enumerate(rows)}
     said = {row: one.try_out(trial) for row, trial in trials.items()}
     sample([trials[row] for row in rows if said[row] == "ok"], timer, random.Random(len(one.table.rows)))
@@ -133,7 +134,7 @@ def measure(one: Shaped, rows: Sequence[Row], timer: Timer) -> None:
 
 
 def batches(problem: Problem, done: set[Row], few: int) -> Iterator[list[Row]]:
-    """Configs that are missing, in random order, but those that differ in launch options only side by side.
+    """Missing configs in random order, with configs that differ only in launch options next to each other.
 
     Triton's front end then runs once for all of these.
     """
@@ -150,7 +151,7 @@ def batches(problem: Problem, done: set[Row], few: int) -> Iterator[list[Row]]:
 
 
 def remeasure(one: Shaped, timer: Timer, end: float) -> None:
-    """Sample those close to the best anew, all together."""
+    """Sample configs close to the best again, all together."""
     times = {row: ms for row, (ms, _) in one.table.rows.items() if ms is not None}
     close = sorted(row for row, ms in times.items() if ms <= CLOSE * min(times.values(), default=0.0))
     ready = [row for row, status in compiled(one, close, end) if status == "ok"]
@@ -161,14 +162,14 @@ def remeasure(one: Shaped, timer: Timer, end: float) -> None:
 
 
 def record(folder: Path, budget_s: float, only: Sequence[str], few: int, device: str = "") -> bool:
-    """Measure what is missing, for so many seconds; whether nothing is left."""
+    """Measure missing configs for at most `budget_s`; returns whether none are left."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     end = time.monotonic() + budget_s
     return all(whole(PROBLEMS[name], folder, end, few, device) for name in only)
 
 
 def whole(problem: Problem, folder: Path, end: float, few: int, device: str) -> bool:
-    """The same for one space, until a time on `time.monotonic`."""
+    """The same for one space, until `end` on `time.monotonic`."""
     shapes = problem.shapes if device == "cuda" else problem.small
     shaped = [Shaped(problem, shape, folder, device) for shape in shapes]
     timer = timers.for_device(shaped[0].where)
@@ -192,7 +193,7 @@ def whole(problem: Problem, folder: Path, end: float, few: int, device: str) -> 
 
 
 def batch(shaped: Sequence[Shaped], rows: Sequence[Row], timer: Timer, end: float) -> int:
-    """Measure some configs at all shapes, into the files; how many there was time for."""
+    """Measure configs at all shapes into the files; returns how many fit into the time."""
     start = time.monotonic()
     found = list(compiled(shaped[0], rows, end))
     print(f"{shaped[0].path.name}: compiled in {time.monotonic() - start:.1f} s", flush=True)
@@ -204,7 +205,7 @@ def batch(shaped: Sequence[Shaped], rows: Sequence[Row], timer: Timer, end: floa
 
 
 def summary(one: Shaped) -> str:
-    """A table in a line."""
+    """A summary of a table in one line."""
     times = sorted(ms for ms, _ in one.table.rows.values() if ms is not None)
     failed = collections.Counter(status for ms, status in one.table.rows.values() if ms is None)
     words = f"{one.path.name}: {len(one.table.rows)} configs, {len(times)} run, not {dict(failed)}"

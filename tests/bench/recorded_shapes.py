@@ -1,4 +1,4 @@
-"""Files of times over many shapes, one a kernel and card, and which shapes they have: for `shapes.py`."""
+"""Files of times over many shapes, one per kernel and card, and the shapes to measure: for `shapes.py`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from autotuned.rules.table import Table, tables
 
 @dataclass
 class Recorded:
-    """A file: what was measured where, the configs as the text of their canonical forms, and a row a shape.
+    """A file: facts of the measurement, the configs as text of their canonical forms, and a row per shape.
 
     Attributes:
-        sizes: Names of the sizes. `rows`: microseconds by shape, in the order of the configs; None where one fails.
+        sizes: Names of the sizes.
+        rows: Microseconds by shape, in the order of the configs; None if one fails.
     """
 
     facts: dict[str, Any]
@@ -38,13 +39,13 @@ class Recorded:
         return f"{self.facts['kernel']} on {self.facts['device']}"
 
     def table(self) -> Table:
-        """As rules are fitted to it: shapes in the order in which they were measured."""
+        """The table to fit rules to, with shapes in the order of measurement."""
         calls = [
             ({"tensors": {}, "values": dict(zip(self.sizes, shape)), "none": []},
              {config: us for config, us in zip(self.configs, times) if us is not None})
             for shape, times in self.rows.items()
         ]  # fmt: skip
-        count = self.facts["device"].rpartition("-")[2]  # of multiprocessors, as the folder of a device says
+        count = self.facts["device"].rpartition("-")[2]  # number of multiprocessors, from the device's slug
         [(found, _)] = tables(calls, int(count) if count.isdecimal() else 0)
         return found
 
@@ -60,7 +61,7 @@ def load(path: Path) -> Recorded:
 
 
 def save(recorded: Recorded, path: Path) -> None:
-    """Write a file whole; equal tables are equal files."""
+    """Write a file atomically; equal tables give equal files."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([json.dumps({**recorded.facts, "sizes": list(recorded.sizes)}, sort_keys=True)])
@@ -86,7 +87,7 @@ KERNELS = {
 
 
 def shapes(kernel: str) -> Iterator[tuple[int, ...]]:
-    """The shapes of a kernel, always the same: one size log-uniform, the others in turn."""
+    """The shapes of a kernel, reproducible: one size log-uniform, the others in turn."""
     _, count, others, (low, high) = KERNELS[kernel]
     source, seen = random.Random(kernel), set()
     for number in itertools.count():
@@ -101,7 +102,7 @@ def shapes(kernel: str) -> Iterator[tuple[int, ...]]:
 
 
 def interleaved(done: dict[str, set[tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
-    """What is to be measured, each kernel's shapes spread evenly, so that a budget cuts all alike."""
+    """The shapes to measure, with kernels interleaved evenly, so that a budget cuts all kernels equally."""
     waiting = []
     for kernel in done:
         listed = list(shapes(kernel))

@@ -1,4 +1,4 @@
-"""What the service of `serving.py` calls: kernels with a `default=`, or plain functions where SERVED=pretended."""
+"""The calls of the service of `serving.py`: kernels with a `default=`, or plain functions if SERVED=pretended."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from autotuned import Config, autotune
 
 PRETENDED = os.environ.get("SERVED") == "pretended"
-TAGS = 64  # configs of `scaled` that differ in their name alone: each swap loads a binary, and no launch is faster
+TAGS = 64  # configs of `scaled` that differ only in name: each swap loads a binary, but all are equally fast
 
 
 class Call:
-    """A call of a tuned kernel, with its arguments made.
+    """A call of a tuned kernel with its arguments.
 
     Attributes:
-        grid: None of a plain function.
+        grid: None for a plain function.
     """
 
     def __init__(self, tuned: Any, shape: tuple[int, ...], args: tuple[Any, ...], grid: Any = None) -> None:
@@ -27,7 +27,7 @@ class Call:
         return f"{self.tuned.tuner.tunable.name} {'x'.join(map(str, self.shape))}"
 
     def launcher(self) -> Callable[[], Any]:
-        """What makes the call, at the price of a loop that makes it."""
+        """A function that makes the call with no more overhead than a loop."""
         launch, args = self.tuned if self.grid is None else self.tuned[self.grid], self.args
         return lambda: launch(*args)
 
@@ -57,22 +57,22 @@ if PRETENDED:
     worked, same = matmul, scaled  # a recording names them so
 
     def calls(count: int, first: int = 1) -> Iterator[Call]:
-        """So many calls that are to be tuned."""
+        """`count` calls to tune."""
         return (Call(matmul, (n,), (n,)) for n in range(first, first + count))
 
     def steady(count: int) -> list[Call]:
-        """So many calls that are served, whose choices are swapped."""
+        """`count` calls that are served while their choices are swapped."""
         return [Call(scaled, (n,), (n,)) for n in range(count)]
 
     def wait() -> None:
-        """Nothing is under way."""
+        """Do nothing: calls are synchronous."""
 
 else:
     import problems
     import torch
     import triton
     import triton.language as tl
-    from served_kernels import add, matmul, rmsnorm, softmax  # which `serving.py` writes
+    from served_kernels import add, matmul, rmsnorm, softmax  # written by `serving.py`
 
     def scale(x_ptr, y_ptr, n, BLOCK: tl.constexpr, TAG: tl.constexpr):
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -94,19 +94,19 @@ else:
         return Call(tuned, shape, problem.arguments(shape, DEVICE), problem.grid(shape))
 
     def calls(count: int, first: int = 0) -> Iterator[Call]:
-        """So many calls that are to be tuned: of 60, or, with `first`, products of 16 x `first` rows and on."""
+        """`count` calls to tune: from 60, or, with `first`, products with 16 x `first` rows and more."""
         if not first:
             return (_call(*one) for one in SHAPES[:: max(1, len(SHAPES) // count)][:count])
         return (_call(matmul, "matmul", (16 * (first + i), 4096, 2048)) for i in range(count))
 
     def steady(count: int) -> list[Call]:
-        """So many calls that are served, whose choices are swapped; each of about 10 us."""
+        """`count` calls that are served while their choices are swapped; each takes about 10 us."""
         grid = lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)
         sizes = [(1 << 20) + 65536 * i for i in range(count)]
         memory = [torch.zeros(2, n, device=DEVICE) for n in sizes]
         return [Call(scale, (n,), (x, y, n), grid) for n, (x, y) in zip(sizes, memory)]
 
     def wait() -> None:
-        """Until the device is done."""
+        """Wait until the device is done."""
         if DEVICE == "cuda":
             torch.cuda.synchronize()

@@ -1,19 +1,19 @@
-"""A service and its companion on another GPU: what serving loses while tuning goes on and choices are swapped.
+"""A service and its companion on another GPU: the cost of tuning and swapping choices while serving.
 
-    python tests/bench/serving.py [--into DIR] [--budget 500] [--report]     # needs two GPUs of a kind
+    python tests/bench/serving.py [--into DIR] [--budget 500] [--report]     # needs two equal GPUs
     python tests/bench/serving.py --one-gpu [--into DIR] [--budget 120]      # swaps in the background, no companion
     python tests/bench/serving.py --pretended --calls 2000 --shapes 6        # a rehearsal with plain functions, no GPU
 
-Rows: the 99th percentile of a call with its wait, in windows that alternate at random: nothing happens, nothing again
-(what chance does), the companion tunes, choices are swapped (one refresh in each window, of all that is served); from a
-call to its improved launch, where the fleet knows its config and where the companion must search; and how many of the
-shapes that were swapped are slower than before. In control windows the companion is stopped by SIGSTOP. While windows
-are measured the service does not record: its hits are those of the launcher in C.
+Rows: the 99th percentile of a call including its wait, in windows that alternate at random: idle, idle again (for
+chance), the companion tunes, choices are swapped (one refresh per window, of all served calls); the time from a call to
+its improved launch, if the fleet knows its config and if the companion must search; and how many swapped shapes are
+slower than before. In control windows the companion is stopped by SIGSTOP. While windows are measured the service does
+not record, so that its hits are those of the C launcher.
 
-`--one-gpu` measures what a service does that calls `refresh(every_s=)`: windows of five seconds, in some of which choices
-that the bench has put into the store are swapped, one after the other, beside windows in which nothing happens.
+`--one-gpu` measures a service that calls `refresh(every_s=)`: windows of five seconds, in some of which it swaps choices
+that the bench put into the store, one after the other, next to idle windows.
 
-DIR keeps what is done: run the same command again to go on. Each piece is a process of its own.
+DIR keeps the results: run the same command again to continue. Each piece is a process.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from companion import Companion, kept
 from serving_rows import FEW, KINDS, background_rows, rows
 
 HERE = Path(__file__).resolve().parent
-UNTUNED = {"matmul": -3, "softmax": 4, "rmsnorm": 4, "add": 8}  # kernels of `problems.py`, and which config is default=
-SERVED, FOLLOWED = 8, 400  # keys that are served; that the companion has to tune meanwhile
+UNTUNED = {"matmul": -3, "softmax": 4, "rmsnorm": 4, "add": 8}  # kernels of `problems.py`, and the index of default=
+SERVED, FOLLOWED = 8, 400  # keys that are served; keys that the companion must tune meanwhile
 SETTLE_S = 0.02
-LIMIT_S = 180.0  # when a call to be searched is given up
+LIMIT_S = 180.0  # before a call to search is given up
 Options = argparse.Namespace
 
 
-# -- the pieces, each in a process of its own --------------------------------------------------------------------------
+# -- the pieces, each in its own process -------------------------------------------------------------------------------
 
 
 def ahead(folder: Path, options: Options) -> dict[str, Any]:
-    """Compile what will be swapped, as a companion on the same host leaves it in Triton's cache."""
+    """Compile the configs to swap into Triton's cache, as a companion on the same host would."""
     import served
 
     if options.pretended:
@@ -115,7 +115,7 @@ def p99(folder: Path, options: Options) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def refreshing(found: dict[str, Any]) -> Iterator[None]:
-    """One refresh on a thread of its own, while calls are made."""
+    """Refresh once on another thread while calls are made."""
     import autotuned
 
     def run() -> None:
@@ -130,7 +130,7 @@ def refreshing(found: dict[str, Any]) -> Iterator[None]:
 
 
 def window(launchers: Sequence[Callable[[], Any]], wait: Callable[[], None], count: int) -> list[float]:
-    """Microseconds of each of so many calls, with their wait."""
+    """Microseconds of each of `count` calls, including the wait."""
     clock, times = time.perf_counter_ns, []
     for number in range(count):
         launch = launchers[number % len(launchers)]
@@ -142,17 +142,17 @@ def window(launchers: Sequence[Callable[[], Any]], wait: Callable[[], None], cou
 
 
 def quantile(times: Sequence[float], share: float = 0.99) -> float:
-    """Of a list that is not empty."""
+    """A quantile of a non-empty list."""
     return sorted(times)[int(len(times) * share)]
 
 
 def fleet(folder: Path) -> str:
-    """Where the hosts of a fleet keep what they know."""
+    """URL of the fleet's shared store."""
     return f"file://{folder.parent / 'fleet'}"
 
 
 def host(folder: Path, options: Options) -> dict[str, Any]:
-    """Another host of the fleet, which searches and sends what it finds."""
+    """Another host of the fleet, which searches and sends its choices."""
     import served
 
     import autotuned
@@ -165,7 +165,7 @@ def host(folder: Path, options: Options) -> dict[str, Any]:
 
 
 def known(folder: Path, options: Options) -> dict[str, Any]:
-    """From a call to its improved launch where another host has searched: seconds and refreshes of each shape."""
+    """Seconds and refreshes from a call to its improved launch if another host has searched, by shape."""
     import served
 
     import autotuned
@@ -191,7 +191,7 @@ def is_default(call: Any) -> bool:
 
 
 def searched(folder: Path, options: Options) -> dict[str, Any]:
-    """From a recorded call to its improved launch where the companion must search: seconds of each shape."""
+    """Seconds from a recorded call to its improved launch if the companion must search, by shape."""
     import served
 
     import autotuned
@@ -215,7 +215,7 @@ def searched(folder: Path, options: Options) -> dict[str, Any]:
 
 
 def tuned(folder: Path, options: Options) -> dict[str, Any] | None:
-    """Let the companion tune all shapes; None as long as some are left."""
+    """Let the companion tune all shapes; None while some are left."""
     import served
 
     import autotuned
@@ -232,7 +232,7 @@ def tuned(folder: Path, options: Options) -> dict[str, Any] | None:
 
 
 def losses(folder: Path, options: Options) -> dict[str, Any] | None:
-    """Serve all shapes untuned, swap what the companion found, and compare each before and after; None: some are left."""
+    """Serve all shapes untuned, swap the companion's choices, and compare each before and after; None: some are left."""
     import served
 
     import autotuned
@@ -261,7 +261,7 @@ def losses(folder: Path, options: Options) -> dict[str, Any] | None:
 
 
 class Compared(never.Launches):
-    """A call before and after a swap, launched without this package's launcher, in blocks that alternate."""
+    """A call before and after a swap, launched without this package's launcher, in alternating blocks."""
 
     def __init__(self, call: Any, before: Any, after: Any) -> None:
         self._call, self._zeroed, self._restored, self._flush = call, [], [], None
@@ -280,7 +280,7 @@ class Compared(never.Launches):
 
 
 def background(folder: Path, options: Options) -> dict[str, Any] | None:
-    """Microseconds of calls beside a refresher, and without; None as long as windows are left."""
+    """Microseconds of calls with and without a refresher; None while windows are left."""
     return swapped.measure(folder, options, lines_of(folder / "windows.jsonl"))
 
 
@@ -288,7 +288,7 @@ def background(folder: Path, options: Options) -> dict[str, Any] | None:
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that are whole."""
+    """The complete lines of a file."""
     found = []
     for line in path.read_text().splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError):
@@ -297,7 +297,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def run(piece: str, options: Options, left_s: float) -> Any:
-    """A piece in a process of its own; None if it is not done yet, or failed."""
+    """Run a piece in its own process; None if it is not done yet, or failed."""
     folder = options.into / piece
     folder.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AUTOTUNED_")}
@@ -312,7 +312,7 @@ def run(piece: str, options: Options, left_s: float) -> Any:
     command += ["--budget", f"{left_s:.1f}", "--calls", str(options.calls), "--window", str(options.window)]
     command += ["--shapes", str(options.shapes), *["--pretended"] * options.pretended]
     command += ["--seconds", str(options.seconds), "--rounds", str(options.rounds), "--every", str(options.every)]
-    try:  # a piece minds the budget itself, between two cases
+    try:  # a piece observes the budget itself, between two cases
         subprocess.run(command, env=environment, cwd=folder, check=True, timeout=left_s + 60.0, stdout=sys.stderr)
     except subprocess.SubprocessError as error:
         print(f"failed: {piece}: {error}", file=sys.stderr, flush=True)
@@ -333,7 +333,7 @@ NEEDS_S = {
 
 
 def pieces_of(options: Options) -> dict[str, Callable[[Path, Options], Any]]:
-    """What this run measures, in order."""
+    """The pieces of this run, in order."""
     return ONE_GPU if options.one_gpu else PIECES
 
 
@@ -353,7 +353,7 @@ def kernels_text() -> str:
 
 
 def work(options: Options) -> dict[str, Any]:
-    """Do what is not done yet and fits into the budget; the results of all that is done."""
+    """Run pieces that are not done and fit into the budget; returns all results."""
     if not options.pretended:
         (options.into / "served_kernels.py").write_text(kernels_text())
     path, end = options.into / "results.jsonl", time.monotonic() + options.budget
@@ -374,7 +374,7 @@ def work(options: Options) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure what fits into the budget, then print the table and where its JSON is."""
+    """Measure within the budget, then print the table and the path of its JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--into", type=Path, default=Path("serving-results"), help="folder for all that is kept")
     parser.add_argument("--budget", type=float, default=500.0, metavar="S", help="seconds of this run")
@@ -412,7 +412,7 @@ def main() -> None:
 
 
 def gpus() -> int:
-    """How many this process sees."""
+    """Number of GPUs that this process sees."""
     import torch
 
     return torch.cuda.device_count()

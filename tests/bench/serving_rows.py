@@ -1,4 +1,4 @@
-"""What `serving.py` prints of its results: what was measured, the goal, what came, and whether it is met."""
+"""The rows that `serving.py` prints: quantity, goal, result, and whether the goal is met."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import background as swapped
 import never
 
 KINDS = ("control", "control again", "tuning", "swaps")
-FEW = 5  # keys that are waited for
-MOST = 0.01  # how far the 99th percentile may be beyond control
-SEARCHED_S = 60.0  # what a call to be searched may take to be improved
+FEW = 5  # keys to wait for
+MOST = 0.01  # allowed excess of the 99th percentile over control
+SEARCHED_S = 60.0  # allowed time to improve a call that needs a search
 
 
 def background_rows(found: dict[str, Any] | None) -> Iterator[tuple[str, str, str, bool | None]]:
@@ -26,7 +26,7 @@ def background_rows(found: dict[str, Any] | None) -> Iterator[tuple[str, str, st
 
 
 def rows(done: dict[str, Any]) -> Iterator[tuple[str, str, str, bool | None]]:
-    """What was measured, the goal, what came, and whether it is met; None where nothing was measured."""
+    """Quantity, goal, result, and whether the goal is met; None if nothing was measured."""
     yield from _p99_rows(done.get("p99"))
     for piece, what, goal in (
         ("known", "a call to its improved launch, known in the fleet", "at most 1 refresh"),
@@ -62,7 +62,7 @@ def _p99_rows(found: dict[str, Any] | None) -> Iterator[tuple[str, str, str, boo
 def _p99_row(
     kind: str, windows: dict[str, Any] | None = None, more: str = "", did: bool = True
 ) -> tuple[str, str, str, bool | None]:
-    """The row of one kind of windows beside those in which nothing happens; not met unless something did."""
+    """The row of one kind of windows compared with idle ones; not met if nothing happened in them."""
     what, goal = f"p99 of a call, {kind}", "" if kind == "control again" else f"at most {MOST:.0%} beyond control"
     if windows is None:
         return what, goal, "not measured", None

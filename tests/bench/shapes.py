@@ -1,13 +1,13 @@
-"""Tables of times over many shapes, every config measured: recorded on a GPU, and replayed to judge rules and --cover.
+"""Tables of times of all configs over many shapes: recorded on a GPU, and replayed to judge rules and --cover.
 
 By hand: python tests/bench/shapes.py --record [--budget 300] [--only matmul,rmsnorm] [--data tests/data/shapes]
 or:      python tests/bench/shapes.py --replay [--data tests/data/shapes]
 or:      python tests/bench/shapes.py --synthetic 6 [--first 0] [--within 0.05]
-Recording goes on where it stopped. Of each shape every config gets `SAMPLES` samples, interleaved in random order with
-the cache flushed before each, by this package's timer; the table has the medians. No config leaves early. Replaying
-leaves out whole bands of the size that varies most, so that no shape that a rule is fitted to is within 1.3 times, and
-whole combinations of the other sizes, and prints what is lost by the rule and by what is simpler. `--synthetic` does
-the same with kernels of `tests/support/synthetic.py`, so many of each kind, 300 shapes each.
+Recording continues where it stopped. For each shape every config gets `SAMPLES` samples, interleaved in random order
+with the cache flushed before each, by this package's timer; the table has the medians. No config leaves early.
+Replaying leaves out whole bands of the size that varies most, so that a rule is fitted to no shape within a factor of
+1.3, and whole combinations of the other sizes, and prints the losses of the rule and of simpler methods. `--synthetic`
+does the same with kernels of `tests/support/synthetic.py`, this many of each kind, with 300 shapes each.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from autotuned.rules.table import Table
 
 DATA = Path(__file__).parents[1] / "data" / "shapes"
 SAMPLES, WITHIN, NEAR = 9, 0.05, 2.0
-SAVE_S = 10.0  # between two writings of a table
+SAVE_S = 10.0  # between two writes of a table
 
 # -- recording --------------------------------------------------------------------------------------------------------
 
 
 class Launches:
-    """One kernel: its configs, compiled for each kind of shape as it comes."""
+    """One kernel: its configs, compiled for each specialization on demand."""
 
     def __init__(self, kernel: str) -> None:
         import triton
@@ -59,7 +59,7 @@ class Launches:
         return [canonical(configs.to_json(one, self.problem.name, None)) for one in self.problem.configs]
 
     def measure(self, shape: tuple[int, ...], timer: Any) -> list[float | None]:
-        """The median of each config in microseconds; None for one that does not run."""
+        """Median of each config in microseconds; None for one that does not run."""
         import torch
 
         from autotuned.search.trial import Trial
@@ -78,7 +78,7 @@ class Launches:
                 trial.launch()
             except Exception as error:  # too large for the card, or refused by the compiler
                 trial.error = str(error)
-        torch.cuda.synchronize()  # one that breaks the device ends the run
+        torch.cuda.synchronize()  # a config that breaks the device ends the run
         left, shuffle = [trial for trial in trials if trial.error is None], random.Random(str(shape))
         timer.warm_up()
         for _ in range(SAMPLES):
@@ -88,7 +88,7 @@ class Launches:
         return [statistics.median(trial.samples_us) if trial.samples_us else None for trial in trials]
 
     def _compile(self, shape: tuple[int, ...], arguments: Sequence[Any]) -> None:
-        """In a pool, once for each kind of shape that Triton has a binary of its own for."""
+        """Compile in a pool, once for each specialization."""
         constants = {"rmsnorm": shape[1:], "attention": shape[2:]}.get(self.problem.name, ())
         kind = tuple((size == 1, size % 16 == 0) for size in shape), constants
         if kind in self._kinds:
@@ -100,7 +100,7 @@ class Launches:
 
 
 def record(folder: Path, budget_s: float, only: Sequence[str]) -> None:
-    """Measure what is missing, for so many seconds."""
+    """Measure missing shapes for at most `budget_s` seconds."""
     import torch
     import triton
 
@@ -137,11 +137,12 @@ def record(folder: Path, budget_s: float, only: Sequence[str]) -> None:
 
 
 class Served(NamedTuple):
-    """What a call that was left out gets.
+    """The outcome for a call that was left out.
 
     Attributes:
-        rule: The loss under the rule's config; None where it abstains. `bound`: what was promised.
-        others: The losses under what is simpler, by name.
+        rule: The loss of the rule's config; None if it abstains.
+        bound: The promised loss.
+        others: The losses of simpler methods, by name.
     """
 
     rule: float | None
@@ -150,10 +151,11 @@ class Served(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What comes of a table where calls were left out: shares of calls, and losses (0.1 is 10%).
+    """The result for a table with calls left out: shares of calls, and losses (0.1 is 10%).
 
     Attributes:
-        others: Mean and worst loss of all calls under what is simpler. `same`: of those that the rule serves.
+        others: Mean and worst loss of all calls with simpler methods.
+        same: The same for the calls that the rule serves.
     """
 
     calls: int
@@ -166,8 +168,7 @@ class Judged(NamedTuple):
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether the rule is 1% better in the mean than the best of what is simpler on the same calls, or halves the
-        worst."""
+        """Whether the rule is 1% better in the mean than the best simpler method on the same calls, or halves the worst."""
         means, worsts = [list(some) for some in zip(*self.same.values())] or ([], [])
         return bool(means) and (self.mean <= min(means) - fit.GAIN or self.worst * fit.FACTOR <= min(worsts))
 
@@ -182,13 +183,13 @@ class Judged(NamedTuple):
 
 
 def part(table: Table, rows: Sequence[int]) -> Table:
-    """Some calls of a table."""
+    """A table with some of the calls."""
     return Table(table.names, [table.sizes[row] for row in rows], [table.times[row] for row in rows], table.pattern,
                  table.processors)  # fmt: skip
 
 
 def bands(table: Table) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Calls that are left out, in whole bands, and those that remain."""
+    """Calls left out, in whole bands, and the remaining ones."""
     return folds.along(table)
 
 
@@ -200,7 +201,7 @@ def combinations(table: Table) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
 
 
 def served(table: Table, out: Sequence[int], left: Sequence[int], within: float) -> Iterator[Served]:
-    """What the calls that were left out get from a rule fitted to the others, and from what is simpler."""
+    """Outcomes for the calls left out, with a rule fitted to the others and with simpler methods."""
     seen = part(table, left)
     fitted = fit.fit(seen, within)
     rule = fitted.rule()
@@ -216,9 +217,9 @@ def served(table: Table, out: Sequence[int], left: Sequence[int], within: float)
 
 
 def simpler(seen: Table, table: Table, row: int) -> dict[str, str]:
-    """The config of a call by what is simpler than a rule: one for all, one for each power of two, the nearest's.
+    """The config of a call by simpler methods: one for all, one for each power of two, the nearest shape's.
 
-    Where no call of its combination is known, it has no nearest, and gets the one for all.
+    Without a known call of its combination there is no nearest shape, and it gets the one for all.
     """
     step, kind = float(table.steps[row]), table.others[row]
     losses = np.nan_to_num(seen.losses, nan=1e3)
@@ -237,12 +238,12 @@ def simpler(seen: Table, table: Table, row: int) -> dict[str, str]:
 
 
 def judge(table: Table, parts: Iterator[tuple[Sequence[int], Sequence[int]]], within: float = WITHIN) -> Judged:
-    """Replay all that is left out in turn."""
+    """Replay each part that is left out."""
     return judged([one for out, left in parts for one in served(table, out, left, within)])
 
 
 def judged(found: Sequence[Served]) -> Judged:
-    """What calls that were left out come to."""
+    """The result over calls that were left out."""
     losses = [one.rule for one in found if one.rule is not None]
     over = sum(one.rule > one.bound for one in found if one.rule is not None)
     nearest = f"nearest within a factor of {NEAR:g}"
@@ -259,7 +260,7 @@ def judged(found: Sequence[Served]) -> Judged:
 
 
 class Covered(NamedTuple):
-    """What `tune --cover` leaves of one combination of the other sizes: searches, and losses of the calls between."""
+    """The result of `tune --cover` for one combination of the other sizes: searches, and losses of other calls."""
 
     searches: int
     nearest: tuple[float, float]
@@ -268,7 +269,7 @@ class Covered(NamedTuple):
 
 
 def cover(table: Table, mean: float = ranges.MEAN, worst: float = ranges.WORST) -> Covered:
-    """Replay `tune --cover` over a table of one size; a shape that it lacks is that of the nearest which it has."""
+    """Replay `tune --cover` over a table of one size; for a missing shape the nearest one is used."""
     losses = {int(step): _relative(times) for step, times in zip(table.steps, table.times)}
     known: dict[ranges.Point, dict[str, float]] = {}
 
@@ -306,7 +307,7 @@ def _relative(times: Any) -> dict[str, float]:
 
 
 def replay(folder: Path) -> None:
-    """Print what each table says."""
+    """Print the result for each table."""
     for path in sorted(folder.glob("*.csv.gz")):
         recorded = load(path)
         table = recorded.table()
@@ -325,7 +326,7 @@ def replay(folder: Path) -> None:
 
 
 def replay_synthetic(count: int, first: int, within: float) -> None:
-    """Print what kernels that were never on a GPU say of the method."""
+    """Print the results for synthetic kernels."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
     import synthetic
 
@@ -338,7 +339,7 @@ def replay_synthetic(count: int, first: int, within: float) -> None:
 
 
 def main() -> None:
-    """As the module's docstring says."""
+    """Run the command."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--replay", action="store_true")

@@ -1,4 +1,4 @@
-"""Optuna's samplers and Kernel Tuner's strategies with `ask(n)` and `tell(results)`, as `strategy=` takes them."""
+"""Optuna's samplers and Kernel Tuner's strategies with `ask(n)` and `tell(results)`, for `strategy=`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from autotuned.space.members import Members
 from autotuned.space.parts import Point
 
-IN_VAIN = 10_000  # suggestions in a row that are no members, after which a sampler counts as finished
+IN_VAIN = 10_000  # consecutive suggestions that are not members before a sampler counts as finished
 
 
 class Optuna:
-    """One of Optuna's samplers; what is no member is refused without counting, as its constraints would do."""
+    """One of Optuna's samplers; points that are not members are refused without counting, as by its constraints."""
 
-    at_once = 1  # configs to ask for at a time where compiling costs nothing
+    at_once = 1  # configs per `ask` if compiling is free
     asks_ahead = True
 
     def __init__(self, members: Members, seed: int, sampler: str) -> None:
@@ -37,7 +37,7 @@ class Optuna:
         self._known: dict[Point, float | None] = {}
 
     def ask(self, n: int) -> list[Any]:
-        """So many members that were not asked for before."""
+        """`n` members that were not asked for before."""
         found: list[Point] = []
         for _ in range(IN_VAIN):
             trial = self._study.ask(self._ranges)
@@ -54,7 +54,7 @@ class Optuna:
         return [self._members.config(point) for point in found]
 
     def tell(self, results: Iterable[tuple[Any, float | None, str]]) -> None:
-        """Take times; what is not above 0 failed."""
+        """Take times; a time not above 0 is a failure."""
         for config, us, _ in results:
             point = self._members.point(config)
             for trial in self._open.pop(point or (), ()):
@@ -66,15 +66,15 @@ class Optuna:
         self._study.tell(trial, us or None, state=None if us else self._fails)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 class _Closed(Exception):
-    """Nobody asks any more."""
+    """The strategy was closed."""
 
 
 class KernelTuner:
-    """One of Kernel Tuner's strategies over its own space, in a thread that waits for the times of what it wants."""
+    """One of Kernel Tuner's strategies over its own space, in a thread that waits for the times it requested."""
 
     at_once = 16
     asks_ahead = True
@@ -92,7 +92,7 @@ class KernelTuner:
         threading.Thread(target=self._tune, daemon=True).start()
 
     def ask(self, n: int) -> list[Any]:
-        """What it wants measured, at most so many; none at the end, and while times are missing that it waits for."""
+        """At most `n` configs that it requested; none at the end, and while it waits for times."""
         while not (self._left or self._missing or self._ended):
             if self._open:
                 self._times.put(self._open)
@@ -105,7 +105,7 @@ class KernelTuner:
         return [self._members.config(point) for point in asked]
 
     def tell(self, results: Iterable[tuple[Any, float | None, str]]) -> None:
-        """Take times of what it wants; of others it knows nothing."""
+        """Take the times that it requested; ignores others."""
         for config, us, _ in results:
             point = self._members.point(config)
             if point in self._open:
@@ -153,7 +153,7 @@ class KernelTuner:
 
 
 class _Runner:
-    """What Kernel Tuner asks for times, and how much of its budget is used: nothing ever."""
+    """Kernel Tuner's source of times; it never reports a used budget."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self.run = run
@@ -163,12 +163,12 @@ class _Runner:
 
 
 def member(names: list[str], found: Any) -> Callable[..., bool]:
-    """A constraint: values of these names, in this order, are in a container."""
+    """A constraint: the values of these names, in this order, are in a container."""
     return eval(f"lambda {', '.join(names)}: ({', '.join(names)},) in found", {"found": found})
 
 
 def import_all() -> None:
-    """Import what the strategies here import when they begin."""
+    """Import all modules that the strategies here import when they start."""
     if importlib.util.find_spec("optuna"):
         import optuna
 
@@ -177,11 +177,11 @@ def import_all() -> None:
     if importlib.util.find_spec("kernel_tuner"):
         for name in ("interface", "searchspace", "strategies.diff_evo", "strategies.genetic_algorithm"):
             importlib.import_module(f"kernel_tuner.{name}")
-        importlib.import_module("scipy.stats")  # which it samples with
+        importlib.import_module("scipy.stats")  # it samples with this
 
 
 def peers() -> Iterator[tuple[str, Callable[[Members, int], Any]]]:
-    """What is installed of others, by name: given members and a seed, a strategy."""
+    """The installed peers by name, each a function of members and a seed that returns a strategy."""
     if importlib.util.find_spec("optuna"):
         for name in ("TPE", "Random"):
             yield f"Optuna {name}", lambda members, seed, name=name: Optuna(members, seed, name)

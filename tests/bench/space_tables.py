@@ -1,7 +1,7 @@
-"""Files of measured spaces: `<kernel>-<shape>-<card>.csv.gz`, or without a shape for tables of others.
+"""Files of measured spaces: `<kernel>-<shape>-<card>.csv.gz`, or without a shape for tables from other projects.
 
-A column for each parameter, then `time_ms`, empty where a config failed, and `status`, which tables of others lack. A
-first line that begins with # holds what was measured where, as JSON.
+A column for each parameter, then `time_ms`, empty if a config failed, and `status`, which tables from others lack. A
+first line that begins with # has facts of the measurement as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Recorded:
-    """Facts, names of the parameters, and for each config its milliseconds, or None, and its status."""
+    """Facts, names of the parameters, and each config's milliseconds (or None) and status."""
 
     facts: dict[str, Any]
     names: tuple[str, ...]
@@ -42,7 +42,7 @@ def read(path: Path) -> Recorded:
 
 
 def write(recorded: Recorded, path: Path) -> None:
-    """Write a file whole; equal tables are equal files."""
+    """Write a file atomically; equal tables give equal files."""
     text = io.StringIO()
     text.write("#" + json.dumps(recorded.facts, sort_keys=True) + "\n")
     writer = csv.writer(text, lineterminator="\n")

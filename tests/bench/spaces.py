@@ -1,12 +1,12 @@
-"""Strategies replayed over fully measured spaces: how many configs each asks for until one is within 5% of the best.
+"""Strategies replayed over fully measured spaces: number of configs until one is within 5% of the best.
 
 By hand: python tests/bench/spaces.py --data DIR [--seeds 15] [--batch 16] [--only gemm] [--strategies guided,random]
 or:      python tests/bench/spaces.py --record DIR    measures our own spaces on a GPU: `record_spaces.py`
 or:      python tests/bench/spaces.py --wall    searches our matmul space on a GPU: `wall_spaces.py`
-DIR holds tables (`space_tables.py`). Those of one kernel, of other cards or shapes, are each other's priors: "guided,
-prior" has all times of the first other one, "20 times" the best and 20 others, "misled" all in reversed order. Optuna's
-samplers and Kernel Tuner's strategies are replayed beside, where these are installed; every config that is asked for
-counts, failed ones too, repeated ones once.
+DIR holds tables (`space_tables.py`). Tables of one kernel, for other cards or shapes, are each other's priors: "guided,
+prior" has all times of the first other table, "20 times" the best and 20 others, "misled" all in reversed order.
+Optuna's samplers and Kernel Tuner's strategies are replayed too if they are installed; every requested config counts,
+also failed ones, repeated ones once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUDGET, WITHIN = 600, 1.05
 
 
 class Table(NamedTuple):
-    """A measured space: milliseconds by point, None for what failed."""
+    """A measured space: milliseconds by point, None for failures."""
 
     name: str
     members: Members
@@ -52,7 +52,7 @@ def load(path: Path) -> Table:
 
 
 class Counted:
-    """What a strategy asks for, until it is within 5% of the best or the budget is used up."""
+    """Counts a strategy's requests until one is within 5% of the best or the budget is used up."""
 
     class Done(Exception):
         """The replay is over."""
@@ -62,7 +62,7 @@ class Counted:
         self.needed = BUDGET + 1
 
     def __call__(self, point: Point) -> float | None:
-        """Its time; None where it failed, or is not in the table."""
+        """The time of a point; None if it failed or is not in the table."""
         ms = self.table.times.get(point)
         self.asked[point] = None
         if ms is not None and ms <= WITHIN * self.table.best:
@@ -87,7 +87,7 @@ def ours(name: str, prior: dict[Point, float] | None = None) -> Make:
 
 
 def priors(table: Table, others: list[Table]) -> Iterator[tuple[str, dict[Point, float]]]:
-    """Times of another card for the members of a table: all, 21 of them, and all in reversed order."""
+    """Times from another table for the members of a table: all, 21 of them, and all in reversed order."""
     for other in others[:1]:
         whole = {}
         for row, ms in other.times.items():
@@ -102,7 +102,7 @@ def priors(table: Table, others: list[Table]) -> Iterator[tuple[str, dict[Point,
 
 
 def replay(table: Table, make: Make, seed: int, batch: int) -> int:
-    """How many configs were asked for."""
+    """Number of configs requested."""
     counted, members = Counted(table), table.members
     chosen = make(members, seed)
     try:

@@ -1,12 +1,12 @@
-"""The start of a process that finds its choice stored: of two installations, one after the other in one run.
+"""Start-up of a process whose choice is stored, for several installations, interleaved in one run.
 
     python tests/bench/start.py PYTHON [PYTHON ...] [--rounds 40] [--store URL]
 
-Each PYTHON is the interpreter of an environment that has this package in one of its states. In each round every one of
-them starts once, imports torch and Triton, and then is measured from `import autotuned` to the first launch of a kernel
-(in Triton's interpreter) whose choice is in the store: milliseconds of processor time, modules of the package, and
-bytes of their code. Times are the least and the median of the rounds. With --store each starts twice in a round, once
-without a shared store and once with this one, of which it has nothing to ask.
+Each PYTHON is the interpreter of an environment with one version of this package. In each round every one starts once,
+imports torch and Triton, and is then measured from `import autotuned` to the first launch of a kernel (in Triton's
+interpreter) whose choice is in the store: milliseconds of CPU time, modules of the package, and bytes of their code.
+Times are minimum and median of the rounds. With --store each starts twice per round, without a shared store and with
+this one, which it need not read.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ print(json.dumps([(ended[0] - start) * 1e3, len(ours), code, searches]))
 
 
 def one(python: str, folder: Path, url: str = "") -> list[float]:
-    """Milliseconds, modules, bytes, searches of one process."""
+    """Milliseconds, modules, bytes and searches of one process."""
     store = folder / python.strip("/").replace("/", "_")
     environment = os.environ | {"TRITON_INTERPRET": "1", "AUTOTUNED_CACHE_DIR": str(store), "PYTHONPATH": str(folder)}
     environment["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")  # as installed; sources are not compiled again

@@ -1,6 +1,6 @@
-"""What the store costs: look-ups and listings over its size, and the start of a process that finds its choice.
+"""Cost of the store: look-ups and listings by its size, and start-up of a process whose choice is stored.
 
-Run by hand, from a checkout: `python tests/bench/store.py`. It makes a store of its own below the temporary folder.
+Run by hand, from a checkout: `python tests/bench/store.py`. It creates its own store in the temporary folder.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def add(x_ptr, n, BLOCK: tl.constexpr):
 
 
 def fill(start: int, stop: int) -> None:
-    """Records of as many keys, each with 20 timings."""
+    """Store records of these keys, each with 20 timings."""
     whole = record.dump(TuningRecord(make_key(0), form(CONFIGS[0]), 10.0, "ok", TIMINGS, {"written": ["x_ptr"]}))
     disk.make_folder(layout.record_path(make_key(0)).parent)
     for n in range(start, stop):
@@ -75,13 +75,13 @@ def fill(start: int, stop: int) -> None:
 
 
 def look_up_us(count: int, repeat: int = 2000) -> tuple[float, float]:
-    """Median microseconds of finding a key that is there, and one that is not."""
+    """Median microseconds to look up a stored key, and a missing one."""
     there = [make_key(n * (count // min(count, 1000)) % count) for n in range(repeat)]
     missing = [make_key(count + n) for n in range(repeat)]
     times = []
     for keys in (there, missing):
         for key in keys:
-            assert key.digest  # made before the clock runs, as a call makes it
+            assert key.digest  # computed before the clock runs, as in a call
         samples = []
         for key in keys:
             start = time.perf_counter()
@@ -93,7 +93,7 @@ def look_up_us(count: int, repeat: int = 2000) -> tuple[float, float]:
 
 
 def listing(*options: str) -> tuple[float, float, float]:
-    """Seconds of `autotuned list`, those of them on a processor, and megabytes of memory at its peak."""
+    """Wall seconds and CPU seconds of `autotuned list`, and its peak memory in megabytes."""
     code = (
         "import resource, sys\nfrom autotuned.cli.main import app\ntry:\n    app()\nfinally:\n"
         "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
@@ -109,9 +109,9 @@ def listing(*options: str) -> tuple[float, float, float]:
 
 
 def start_ms(repeat: int) -> dict[str, list[float]]:
-    """Milliseconds before the first launch of a process that finds its choice stored, beyond torch's and Triton's.
+    """Milliseconds until the first launch of a process whose choice is stored, without those of torch and Triton.
 
-    By the clock and on a processor: least and median of so many processes, with byte code on disk, as an installed package has it.
+    Wall and CPU time: minimum and median of `repeat` processes, with byte code on disk like an installed package.
     """
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +132,7 @@ def start_ms(repeat: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """All of it, as a table or JSON."""
+    """Measure everything, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="*", default=[10, 10_000, 100_000])
     parser.add_argument("--starts", type=int, default=9)

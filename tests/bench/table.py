@@ -1,8 +1,8 @@
-"""Every row of the table of tuning, by one command that may be run again: it goes on where it ended, then reports.
+"""All rows of the table of tuning by one command, which continues where it ended, then reports.
 
 Run by hand on a machine with a GPU: python tests/bench/table.py [--into DIR] [--limit SECONDS] [--report]
-Each piece of work is a process of its own with empty caches and what is left of the limit as its time. All rows get
-their first run before any gets its second. Results of another card, or of other versions, are kept and not mixed in.
+Each piece of work is a process with empty caches, limited by the remaining time. All rows get their first run before
+any gets its second. Results of other cards or versions are kept but not mixed in.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ HERE = Path(__file__).resolve().parent
 REPEATS, SHAPES, SEARCHES, LOAD = 5, 19, 20, 0.3
 QUALITY = ("matmul", "attention", "rmsnorm", "add", "splitk")
 RECORDED = ("matmul", "attention", "rmsnorm", "softmax", "add")
-SLACK = 1.2  # a piece is begun if the longest like it, and a fifth, fits into what is left
+SLACK = 1.2  # a piece is begun if this many times the longest similar one fits into the remaining time
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one process measures.
+    """The work of one process.
 
     Attributes:
         kind: "wall", "quality" or "record".
-        further: Shapes after the first.
-        guess_s: What it may take, as long as none like it has been run.
+        further: Number of shapes after the first.
+        guess_s: Assumed duration until a similar piece has run.
     """
 
     kind: str
@@ -48,12 +48,12 @@ class Piece:
 
     @property
     def like(self) -> tuple[str, str, str, int]:
-        """What pieces that take as long have in common."""
+        """The properties that similar pieces, which take as long, have in common."""
         return self.kind, self.problem, self.tool, self.further
 
 
 def plan() -> list[Piece]:
-    """All pieces, in the order in which they are worth most."""
+    """All pieces, most valuable first."""
     guesses = {"ours": 30.0, "strong": 60.0, "stock": 90.0}
     wall = [
         Piece("wall", problem, tool, repeat, further, guesses[tool])
@@ -74,10 +74,10 @@ def plan() -> list[Piece]:
 
 
 def run(piece: Piece, folder: Path, limit_s: float) -> Result:
-    """Measure one piece; its result as JSON data.
+    """Measure one piece; returns its result as JSON data.
 
     Raises:
-        subprocess.SubprocessError: It failed, or took longer than it may.
+        subprocess.SubprocessError: It failed, or took longer than the limit.
     """
     if piece.kind == "wall":
         return tuning.run(piece.tool, piece.problem, piece.further, limit_s)
@@ -94,7 +94,7 @@ def run(piece: Piece, folder: Path, limit_s: float) -> Result:
 
 
 def load(path: Path) -> list[Result]:
-    """What earlier calls have measured; a line that a killed process left half-written is left out."""
+    """Results of earlier runs; skips a line that a killed process left half-written."""
     found = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -105,13 +105,13 @@ def load(path: Path) -> list[Result]:
 
 
 def left_over(pieces: Iterable[Piece], results: Iterable[Result]) -> list[Piece]:
-    """Pieces that have no result yet."""
+    """Pieces without a result."""
     done = [one["piece"] for one in results]
     return [piece for piece in pieces if asdict(piece) not in done]
 
 
 def expected_s(piece: Piece, results: Iterable[Result]) -> float:
-    """What a piece will take: as long as the longest like it, or its guess."""
+    """The expected duration of a piece: that of the longest similar one, or its guess."""
     like = [one["seconds"] for one in results if Piece(**one["piece"]).like == piece.like]
     return max(like, default=piece.guess_s)
 
@@ -123,10 +123,10 @@ def work(
     runner: Callable[[Piece, Path, float], Result] = run,
     now: Callable[[], float] = time.monotonic,
 ) -> list[Piece]:
-    """Run what has no result yet and fits into the limit; results are appended one by one.
+    """Run pieces without a result that fit into the limit; results are appended one by one.
 
     Returns:
-        What is left.
+        The pieces left.
     """
     end, left = now() + limit_s, left_over(pieces, results := load(path))
     for piece in list(left):
@@ -152,14 +152,14 @@ HEAD = ("card", "torch", "triton")
 
 
 def comparable(results: Sequence[Result]) -> list[Result]:
-    """The results of the card and versions that the last one has."""
+    """The results with the same card and versions as the last one."""
     place = [results[-1]["result"].get(name) for name in HEAD] if results else []
     return [one for one in results if [one["result"].get(name) for name in HEAD] == place]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row: what was aimed at and what came out; `met` is None where nothing was measured."""
+    """One row: goal and result; `met` is None if nothing was measured."""
 
     what: str
     target: str
@@ -168,7 +168,7 @@ class Row:
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
-    """The whole table, rows without a measurement included."""
+    """The whole table, including rows without a measurement."""
     return [*_wall_rows(results), *_quality_rows(results)]
 
 
@@ -237,7 +237,7 @@ def _regret_row(problem: str, ours: Result | None, stock: Result | None) -> Row:
     met = ours["median_regret"] <= 0.005 and ours["p95_regret"] <= 0.02
     if stock is not None:
         text += f"; stock {stock['median_regret']:.2%}, {stock['p95_regret']:.2%} in {stock['searches']}"
-        # What is within half a percent is a tie, which the earlier in the list is to win.
+        # Within half a percent is a tie, which the earlier config in the list should win.
         met = met and ours["median_regret"] <= max(stock["median_regret"], 0.005)
     return Row(f"{problem}, pick over the best", target, text, met)
 
@@ -249,7 +249,7 @@ def _load_row(what: str, ours: Result | None) -> Row:
 
 
 def show(results: Sequence[Result]) -> str:
-    """The table as text, with the card and versions it was taken with."""
+    """The table as text, with its card and versions."""
     shown = comparable(results)
     head = ", ".join(f"{name} {shown[-1]['result'].get(name)}" for name in HEAD) if shown else "nothing measured"
     words = {True: "yes", False: "no", None: ""}
@@ -259,7 +259,7 @@ def show(results: Sequence[Result]) -> str:
 
 
 def main() -> None:
-    """Measure what fits into the limit, then print the table."""
+    """Measure within the limit, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--into", type=Path, default=Path("tuning-results"), help="folder for results and recordings")
     parser.add_argument("--limit", type=float, default=540.0, help="seconds that this call may take")

@@ -1,10 +1,10 @@
-"""What the nearest shape costs: the time of a neighbour's choice over that of the best, from the records of a store.
+"""Loss with the nearest shape's choice: its time over that of the best config, from the records of a store.
 
 Usage: python tests/bench/transfer.py [--cache DIR]
 
-Reads the user's store, or that in DIR, and prints one Markdown table a device: for every tuned call the neighbour that
-`nearest=` would take if the call itself were not tuned, by how far it is and whether it is larger. The times are those
-of the search: a config that lost early has few samples, so single figures are good to a few per cent.
+Reads the user's store, or that in DIR, and prints a Markdown table per device: for every tuned call the neighbour that
+`nearest=` would use if the call itself were not tuned, by its distance and whether it is larger. The times are those of
+the search: a config that lost early has few samples, so single numbers are accurate to a few per cent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BANDS = {"smaller, up to 2x": (False, 0.0, 1.0), "larger, up to 2x": (True, 0.0,
 
 
 class Loss(NamedTuple):
-    """One call with a neighbour's choice: times over the best time; infinite where it does not run."""
+    """One call with a neighbour's choice: times over the best time; infinite if it does not run."""
 
     taken: float
     untuned: float
@@ -53,7 +53,7 @@ def losses(records: list[TuningRecord], axis: str, band: tuple[bool, float, floa
 
 
 def loss(record: TuningRecord, neighbour: TuningRecord) -> Loss:
-    """What a call loses with the choice of another, and with the first config of its list."""
+    """The loss of a call with another call's choice, and with the first config of its list."""
     best = min(timing.median_us for timing in record.timings if timing.usable)
     assert neighbour.winner is not None
     return Loss(ratio(record.timing_of(neighbour.winner), best), ratio(record.timings[0], best))
@@ -69,7 +69,7 @@ def geomean(values: Iterable[float]) -> float:
 
 
 def print_table(device: str, by_kernel: dict[str, list[TuningRecord]]) -> None:
-    """One table: kernels and bands down, losses across."""
+    """Print one table: kernels and bands as rows, losses as columns."""
     print(f"\n{device}\n")
     print("| kernel, axis | neighbour | calls | geomean | worst | not usable | untuned, geomean |")
     print("|---|---|---|---|---|---|---|")
@@ -87,7 +87,7 @@ def print_table(device: str, by_kernel: dict[str, list[TuningRecord]]) -> None:
 
 
 def main() -> None:
-    """Read the records and print a table a device."""
+    """Read the records and print a table per device."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cache", help="the folder of the store, AUTOTUNED_CACHE_DIR of the run that tuned")
     if (cache := parser.parse_args().cache) is not None:

@@ -1,9 +1,9 @@
 """Wall time of tuning: ours against triton.autotune, cold and for further shapes, and against a stronger baseline.
 
 Run by hand on a machine with a GPU: python tests/bench/tuning.py [--problems P,...] [--tools T,...] [--repeats N]
-Each run is a process of its own with empty caches, tools in turn. "strong" is what anybody can write in three lines:
-all configs compiled by as many threads as there are cores (triton.AsyncCompileMode), then triton.autotune.
-`cold` is the first call until its result is there; `further` are calls of other shapes of the same specialization.
+Each run is a process with empty caches, tools in turn. "strong" is what anyone can write in three lines: compile all
+configs on as many threads as cores (triton.AsyncCompileMode), then triton.autotune. `cold` is the first call until its
+result is available; `further` are calls of other shapes with the same specialization.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ TOOLS = ("stock", "strong", "ours")
 
 
 def cores() -> int:
-    """Cores of this process."""
+    """Number of cores of this process."""
     return len(os.sched_getaffinity(0))
 
 
-# -- one run, in a process of its own ---------------------------------------------------------------------------------
+# -- one run, in its own process --------------------------------------------------------------------------------------
 
 
 def child(tool: str, name: str, further: int) -> dict[str, Any]:
-    """Tune one problem with one tool; seconds of the first call and of each further shape, and what was picked."""
+    """Tune one problem with one tool; seconds of the first call and of each further shape, and the picked config."""
     import torch
     import triton
     from problems import PROBLEMS
@@ -43,7 +43,7 @@ def child(tool: str, name: str, further: int) -> dict[str, Any]:
     device = "cuda"
     torch.zeros(1, device=device)
     square = torch.randn(4096, 4096, device=device, dtype=torch.float16)
-    for _ in range(50):  # the context, cuBLAS and the clocks are nobody's merit
+    for _ in range(50):  # exclude start-up of the context, cuBLAS and the clocks
         square @ square
     torch.cuda.synchronize()
     kernel = _tuned(tool, problem)
@@ -88,7 +88,7 @@ def _compile_by_threads(tuner: Any, problem: Any, arguments: tuple[Any, ...]) ->
 
 
 def run(tool: str, name: str, further: int, limit_s: float | None = None) -> dict[str, Any]:
-    """The same in a fresh process with empty caches.
+    """The same in a new process with empty caches.
 
     Raises:
         subprocess.TimeoutExpired: It took longer than `limit_s`.
@@ -108,7 +108,7 @@ def run(tool: str, name: str, further: int, limit_s: float | None = None) -> dic
 
 
 def measure(problems: list[str], tools: list[str], repeats: int, further: int) -> list[dict[str, Any]]:
-    """All runs, tools in turn within each repeat, so that drift of the machine falls on all alike."""
+    """All runs, with tools in turn within each repeat, so that drift of the machine affects all equally."""
     runs = []
     for name in problems:
         for repeat in range(repeats):
@@ -138,7 +138,7 @@ def table(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """The table, with how many times ours is faster than each other tool."""
+    """Print the table, with our speed-up over each other tool."""
     print("| problem | tool | runs | cold, s | x ours | further shape, s | x ours | all shapes, s | x ours |")
     print("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -152,7 +152,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Print every run and the table, and JSON where asked."""
+    """Print every run and the table; write JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problems", default="matmul,attention,rmsnorm,pair")
     parser.add_argument("--tools", default=",".join(TOOLS))

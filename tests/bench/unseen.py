@@ -1,10 +1,10 @@
-"""A first call of a shape that a rule answers, against a hit: host time and byte code instructions, without a GPU.
+"""A first call of a shape that a rule serves, compared with a hit: host time and bytecodes, without a GPU.
 
     python tests/bench/unseen.py [--shapes 2000] [--keep FOLDER]
 
-Needs a C compiler, torch and Triton; as in `host.py` here, kernels are compiled for a pretended H100, and functions that
-do nothing take the driver's place. The kernel has three tensors and three integers. Its two configs have made-up times
-from which `autotuned.compress` fits a rule. Each row is the median over shapes that were never called.
+Needs a C compiler, torch and Triton; as in `host.py`, kernels are compiled for a pretended H100, and functions that do
+nothing replace the driver. The kernel has three tensors and three integers. Its two configs have invented times from
+which `autotuned.compress` fits a rule. Each row is the median over shapes that were never called.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 
 def served(folder: Path):
-    """A tuned kernel that config files with a rule serve, and a maker of its calls."""
+    """A tuned kernel served by config files with a rule, and a function that creates its calls."""
     import importlib.util
 
     import torch
@@ -52,7 +52,7 @@ def served(folder: Path):
         return a[: m * 64].view(m, 64), b[: 64 * 32].view(64, 32), c[: m * 32].view(m, 32), m, 32, 64
 
     chooser = kernel().tuner.chooser
-    for m in range(17, 8193, 63):  # of no common factor: a rule serves multiples of it alone
+    for m in range(17, 8193, 63):  # without a common factor: a rule would serve only its multiples
         best = both[m > 1024]
         forms = [(config, configs.to_json(config, "bench.product")) for config in both]
         timings = tuple(Timing(form, *[10.0 if config is best else 15.0] * 3, 5) for config, form in forms)
@@ -67,7 +67,7 @@ def served(folder: Path):
         within=autotuned.within("100%")
     )
     print(f"{result.kernels[0].fits[0].why_not or 'a rule'}: {result.kernels[0].fits[0].compared}")
-    for m in (17, 1041, 2049 + 2, 4099):  # its first calls, which compile
+    for m in (17, 1041, 2049 + 2, 4099):  # first calls, which compile
         found[(1,)](*call(m))
     return found, call
 

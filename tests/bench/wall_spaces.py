@@ -1,13 +1,12 @@
 """Seconds until a search of our matmul space has timed a config within 5% of the best, with cold caches.
 
 By hand, on a GPU: python tests/bench/spaces.py --wall [DIR] [--budget 200] [--json FILE]
-Which configs are that good is read from the tables in DIR (tests/data/spaces), measured whole on this card. Strategies
-take turns, all with the seed of the turn; each run is a process of its own with an empty store and nothing compiled, and
-all go through this package's compile pool and race, without `first=` and the files that it ships. All are asked for
-more whenever a compiler is free, Kernel Tuner's strategies within a generation; with ", batches" after its name a
-strategy is asked only once all is told. "prior" finds the record of another card in the store, with the best and 20
-other times of the other shape. `--pretended` rehearses it without a GPU: kernels are compiled, times come from the
-tables.
+The tables in DIR (tests/data/spaces), measured completely on this card, tell which configs are within 5%. Strategies
+take turns, all with the seed of the turn; each run is a process with an empty store and empty caches, and uses this
+package's compile pool and race, without `first=` and shipped files. A strategy is asked for more whenever a compiler is
+free, Kernel Tuner's within a generation; with ", batches" after its name it is asked only when all results are told.
+"prior" finds the record of another card in the store, with the best and 20 other times of the other shape.
+`--pretended` rehearses it without a GPU: kernels are compiled, times come from the tables.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ TOOLS = ("auto", "auto, prior", "Optuna TPE", "Kernel Tuner diff_evo", "Kernel T
 
 
 class Watched:
-    """A strategy that ends once a config is good enough, and notes when."""
+    """A strategy that ends once a config is good enough, and notes the time."""
 
     def __init__(self, inner: Any, is_good: Callable[[Any], bool], asks_ahead: bool) -> None:
         self.inner, self._is_good, self.asks_ahead = inner, is_good, asks_ahead
@@ -45,11 +44,11 @@ class Watched:
         self._told: set[str] = set()
 
     def ask(self, n: int) -> list[Any]:
-        """What it asks for; nothing once it is there."""
+        """The strategy's requests; none once the goal is reached."""
         return [] if self.reached_s is not None else list(self.inner.ask(n))
 
     def tell(self, results: list[tuple[Any, float | None, str]]) -> None:
-        """Count what was measured, once each."""
+        """Count the measured configs, each once."""
         self.inner.tell(results)
         self._told |= {str(config) for config, _, _ in results}
         if self.reached_s is None and any(us and self._is_good(config) for config, us, _ in results):
@@ -57,18 +56,18 @@ class Watched:
 
     @property
     def trials(self) -> int:
-        """How many configs were measured."""
+        """Number of configs measured."""
         return len(self._told)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
 
-# -- one run, in a process of its own ---------------------------------------------------------------------------------
+# -- one run, in its own process --------------------------------------------------------------------------------------
 
 
 def child(tool: str, folder: Path, pretended: bool, seed: int) -> dict[str, Any]:
-    """One search; seconds until it is there, or None, and what it took."""
+    """Run one search; seconds until the goal is reached, or None, and its costs."""
     bench = pretend() if pretended else None
     import torch
     from own_spaces import PROBLEMS
@@ -87,9 +86,9 @@ def child(tool: str, folder: Path, pretended: bool, seed: int) -> dict[str, Any]
         searcher.priors = Earlier(searcher.priors, other)
     more = {"do_bench": bench(recorded)} if bench else {}
     wanted = "auto" if tool.startswith("auto") else watch.peer
-    more |= {"key": ["M", "N", "K"], "name": "bench.matmul"}  # by its own name it would find shipped files
+    more |= {"key": ["M", "N", "K"], "name": "bench.matmul"}  # under its own name it would find shipped files
     tuned = autotune(configs=space, strategy=wanted, budget_s=LIMIT_S, **more)(problem.kernel)
-    space_peers.import_all()  # imports, the context, cuBLAS and the clocks are nobody's merit
+    space_peers.import_all()  # exclude imports and start-up of the context, cuBLAS and the clocks
     if not pretended:
         square = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
         for _ in range(50):
@@ -105,7 +104,7 @@ def child(tool: str, folder: Path, pretended: bool, seed: int) -> dict[str, Any]
 
 
 class watching:
-    """Watches the strategy of the search: ours as the decorator makes it, or a peer's."""
+    """Watches the strategy of the search: ours as created by the decorator, or a peer's."""
 
     def __init__(self, tool: str, recorded: space_tables.Recorded, seed: int) -> None:
         from autotuned.space import declared
@@ -133,13 +132,13 @@ def row_of(config: Any, recorded: space_tables.Recorded) -> tuple[Any, ...]:
 
 
 class Earlier:
-    """`priors`, after another card's record came into the store."""
+    """`priors`, with another card's record added to the store."""
 
     def __init__(self, inner: Any, path: Path) -> None:
         self._inner, self._path = inner, path
 
     def of(self, key: Any, live: Any, stored: bool) -> Any:
-        """Keep the record, then look as ever."""
+        """Store the record, then look as usual."""
         from autotuned.key.key import Key
         from autotuned.store import records
         from autotuned.store.record import Timing, TuningRecord
@@ -169,7 +168,7 @@ def form_of(row: tuple[Any, ...], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def pretend() -> Callable[[space_tables.Recorded], Callable[..., Any]]:
-    """A pretended GPU in this process; makes a benchmark that answers from a table."""
+    """Pretend a GPU in this process; returns a function that creates a benchmark from a table."""
     sys.path.insert(0, str(HERE.parents[1] / "support"))
     import fake_cuda
     import pytest
@@ -177,7 +176,7 @@ def pretend() -> Callable[[space_tables.Recorded], Callable[..., Any]]:
 
     from autotuned.search import timers
 
-    timers.GivenTimer.overlaps = True  # a table has times while others compile
+    timers.GivenTimer.overlaps = True  # times from a table do not depend on compilations
     triton.runtime.driver._active = fake_cuda.Driver()
     fake_cuda.install_with_host_clock(pytest.MonkeyPatch())
 
@@ -200,7 +199,7 @@ def pretend() -> Callable[[space_tables.Recorded], Callable[..., Any]]:
 
 
 def tables(folder: Path) -> list[Path]:
-    """The kernel's tables, the one with the longest best time first."""
+    """The kernel's tables, longest best time first."""
     found = sorted(folder.glob(f"{KERNEL}-*.csv.gz"))
     if len(found) < 2:
         raise SystemExit(f"expected two tables {KERNEL}-*.csv.gz in {folder}, got {len(found)}: --record makes them.")
@@ -209,7 +208,7 @@ def tables(folder: Path) -> list[Path]:
 
 
 def run(tool: str, folder: Path, pretended: bool, seed: int) -> dict[str, Any]:
-    """One search in a fresh process with empty caches."""
+    """Run one search in a new process with empty caches."""
     with tempfile.TemporaryDirectory() as empty:
         caches = {"TRITON_CACHE_DIR": f"{empty}/triton", "AUTOTUNED_CACHE_DIR": f"{empty}/autotuned"}
         environment = {**os.environ, **caches, "AUTOTUNED_CONFIG_PATH": "", "TRITON_DEFAULT_FP_FUSION": "1"}
@@ -221,7 +220,7 @@ def run(tool: str, folder: Path, pretended: bool, seed: int) -> dict[str, Any]:
 
 
 def measure(folder: Path, budget_s: float, pretended: bool, json_path: Path | None, only: list[str]) -> None:
-    """Strategies in turn, as often as the budget allows; prints each run and the table."""
+    """Run strategies in turn, as often as the budget allows; prints each run and the table."""
     tables(folder)
     end, runs = time.monotonic() + budget_s, []
     for seed in itertools.count():
@@ -240,7 +239,7 @@ def measure(folder: Path, budget_s: float, pretended: bool, json_path: Path | No
 
 
 def show(runs: list[dict[str, Any]]) -> None:
-    """A row of Markdown for each strategy."""
+    """Print a row of Markdown for each strategy."""
     print("| strategy | runs | there | s, median | worst | trials | of the best |\n|---|---|---|---|---|---|---|")
     for tool in dict.fromkeys(one["tool"] for one in runs):
         mine = [one for one in runs if one["tool"] == tool and "error" not in one]

@@ -352,7 +352,7 @@ def test_coverage_counts_calls_and_names_what_is_missing(tmp_path):
     assert (missing["kernel"], missing["count"], missing["nearest"]) == ("app.k", 10, make_key(1).digest)
     [change] = missing["changes"]
     said = " ".join(run("app.k", "--calls", str(path)).stdout.split())
-    assert "1 of 2 distinct calls are tuned, 75.0% of 40 calls; list --missing says which" in said
+    assert "1 of 2 distinct calls are tuned, 75.0% of 40 calls; list --missing shows which are not" in said
     words = Page(page(tmp_path, "--calls", str(path))).words
     assert "Called, and not tuned" in words and "tuned != called, from the nearest" in words
     assert "n 1 != 2" in words, change

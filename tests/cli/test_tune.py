@@ -199,4 +199,4 @@ def test_a_dry_run_of_what_is_stored_and_of_what_fails(write: Write) -> None:
     _work(write, name="mod_mixed", text=WORK + MIXED)
     said = _run("tune", "mod_mixed", "--dry-run", code=3)
     assert "error: 2 of 5 cases failed; the first: `mod_mixed.fails`" in said.stderr
-    assert "no earlier search says how long" in said.stdout and "skipped mod_mixed.without" in said.stdout
+    assert "no earlier search to estimate the time" in said.stdout and "skipped mod_mixed.without" in said.stdout

@@ -1,4 +1,4 @@
-"""Kernels compiled for a pretended H100: collected only in the process that `tests/project/test_compiled.py` starts."""
+"""Kernels compiled for a pretended H100, collected only in the process that `tests/project/test_compiled.py` starts."""
 
 import os
 
@@ -7,7 +7,7 @@ import pytest
 COMPILED = os.environ.get("AUTOTUNED_TESTS") == "compiled"
 collect_ignore_glob = [] if COMPILED else ["*.py"]
 if COMPILED:
-    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not said
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns without it
     from compiled_ahead import ahead_cold, events, x  # noqa: F401
     from kept_stages import no_machine_code, real_stages  # noqa: F401
     from pretended import (  # noqa: F401
@@ -31,7 +31,7 @@ if COMPILED:
     from tritons_packer import shared_device  # noqa: F401
 
 # Every test of these modules runs on both launchers. Without a driver the C one ends in the same recording launcher;
-# `test_driver.py` has its call of the driver itself.
+# `test_driver.py` tests its own call of the driver.
 TWINS = {
     "test_hit",
     "test_compound",
@@ -58,7 +58,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol():
-    """Take away what a test left in the environment: Triton's knobs write there, also when a patch of one is undone."""
+    """Restore the environment: Triton's knobs write there, also when a patch of one is undone."""
     before = set(os.environ)
     try:
         return (yield)
@@ -70,7 +70,7 @@ def pytest_runtest_protocol():
 
 @pytest.fixture(autouse=True)
 def launcher(request, monkeypatch):
-    """Decorate for this launcher; the default one where a module does not ask."""
+    """The launcher to decorate for; the default one in other modules."""
     name = getattr(request, "param", None)
     if name == "c":
         pytest.importorskip("autotuned._launch")

@@ -70,7 +70,7 @@ def test_after_the_limit_a_rank_races_by_itself_and_stores_nothing(race):
     (found,) = go(second)
     assert found["chosen"] == 64 and found["measured"]
     (line,) = found["said"]
-    assert "going on without it" in line
+    assert "continuing without it" in line
     assert winners() == []  # the first goes on, and stores
     (held,) = ended(first)
     assert (held["chosen"], winners()) == (64, [64])

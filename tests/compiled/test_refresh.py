@@ -114,7 +114,7 @@ def test_what_does_not_compile_leaves_the_old_choice_and_is_said_once(launches, 
     assert [one.refused for one in found[0].swaps] == ["RuntimeError: ptxas gave up"] and not found[0].swapped
     assert found[1].swaps == found[2].swaps == []
     assert [event.kind for event in told] == ["refuse"]
-    assert [line for line in lines(caplog) if "ptxas gave up" in line and "the present one stays" in line]
+    assert [line for line in lines(caplog) if "ptxas gave up" in line and "the current one stays" in line]
     kernel[grid](x, y, 100, 0.5)
     store_choice(kernel, MIDDLE, x, y, 100, 0.5)
     assert autotuned.refresh().swapped

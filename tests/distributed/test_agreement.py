@@ -132,7 +132,7 @@ def test_a_rank_that_does_not_compare_is_named(group, own):
 def test_all_ranks_swap_what_one_has_found_at_the_same_refresh(group, own):
     answers = group.play(own, best=[2] * SIZE, default=True, refresh=True, stored=[1])
     assert of(answers, "chose") == of(answers, "again") == [2] * SIZE and of(answers, "swapped") == [1] * SIZE
-    assert all("all ranks call refresh() at the same point" in reason for reason in of(answers, "alone"))
+    assert all("all ranks must call refresh() at the same point" in reason for reason in of(answers, "alone"))
 
 
 def test_of_two_choices_that_ranks_have_found_all_take_that_of_the_first(group, own):

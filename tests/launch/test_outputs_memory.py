@@ -150,7 +150,7 @@ def test_it_is_torchs_where_counts_disagree(monkeypatch, caplog):
     monkeypatch.setattr(experimental, "extension", wrong)
     for _ in range(3):
         assert experimental.empty_like(torch.ones(4)).shape == (4,)
-    assert [r.getMessage() for r in caplog.records] == [f"The pool of outputs does not know torch {torch.__version__}; torch.empty_like serves."]  # fmt: skip
+    assert [r.getMessage() for r in caplog.records] == [f"The pool of outputs does not support torch {torch.__version__}; using torch.empty_like."]  # fmt: skip
     monkeypatch.setattr(experimental, "extension", None)
     monkeypatch.setattr(experimental, "_served", {})
     assert experimental.empty_like(torch.ones(4)).shape == (4,)

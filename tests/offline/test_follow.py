@@ -92,7 +92,7 @@ def test_a_store_that_is_away_is_said_once_and_asked_again(store, tmp_path, capl
     tail = StoreTail(store)
     names, tail._backend.names = tail._backend.names, lambda prefix: 1 / 0
     assert not tail.look() and not tail.look()
-    assert caplog.text.count("cannot be asked for recordings") == 1
+    assert caplog.text.count("recordings cannot be read") == 1
     tail._backend.names = names
     assert tail.look() and counts(tail) == {1: 1}
 

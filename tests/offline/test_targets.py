@@ -191,7 +191,7 @@ FAILING = {
         "import no_such_module_x\n",
         "{path}:1: ModuleNotFoundError: No module named 'no_such_module_x'.",
     ),
-    "exit": ("import sys\nsys.exit(3)\n", "{path}:2: SystemExit: 3. Put what runs as a script under"),
+    "exit": ("import sys\nsys.exit(3)\n", "{path}:2: SystemExit: 3. Put the script part under"),
     "decoration": (
         "from autotuned import Config, autotune\n@autotune(configs=[Config({'s': 1})], key=['m'])\ndef f(n, s): ...\n",
         "{path}:2: ArgumentNameError: `{stem}.f`: key names no argument: 'm'.",

@@ -113,7 +113,7 @@ def test_choices_that_belong_to_no_case_are_counted(write: Write) -> None:
     sys.modules.pop(module)
     found = run_json("check", "tuned", "--measure")
     assert [row["call"]["values"]["n"] for row in found["measured"]] == [2]
-    assert found["untimed"] == ["`mod_release.work`: choices for this device that belong to no case: 1"]
+    assert found["untimed"] == ["`mod_release.work`: choices for this device without a case: 1"]
     assert "not timed: `mod_release.work`" in run("check", "tuned", "--measure").stdout
 
 
@@ -123,7 +123,7 @@ def test_where_nothing_can_be_timed_the_gate_is_not_passed(write: Write) -> None
     replace('"n": 2}', '"n": 8}')
     done = run("check", "tuned", "--measure", code=1)
     assert "error: nothing was timed: no case of the kernels has a choice here" in done.stderr
-    assert "not timed: `mod_release.work`: no case of it has a choice for this device" in done.stdout
+    assert "not timed: `mod_release.work`: none of its cases has a choice for this device" in done.stdout
     run("check", "tuned", "--import")
 
 

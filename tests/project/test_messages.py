@@ -59,7 +59,7 @@ REVIEWED = {
         "`{}`: {} the device in an error state ({}). Nothing can run on it in this process any more: restart the process; "
         "{} to blame.",
         "the measuring process ended {} times, and no config is to blame. Its output is above; isolate=False "
-        "measures without it.",
+        "measures without such a process.",
         "a compile worker does not start",
         "a compile worker was killed, probably for lack of memory",
         "TimedOut: not compiled within {} s",

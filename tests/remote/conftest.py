@@ -28,7 +28,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def s3_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A bucket of a server on loopback; `AWS_*` says where that is."""
+    """A bucket of a local server, to which `AWS_*` points."""
     if why := servers.s3_missing():
         pytest.skip(why)
     server = servers.s3_server(tmp_path_factory.mktemp("s3"))
@@ -46,7 +46,7 @@ def s3_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def redis_url(redis_server: Server) -> str:
-    """A store of this test alone: a namespace of its own."""
+    """A store for this test: its own namespace."""
     return f"redis://127.0.0.1:{redis_server.port}/0#test-{next(_numbers)}"
 
 
@@ -62,7 +62,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 class Hosts:
-    """Cache folders of one test, and a client of a store on each."""
+    """Hosts of one test: cache folders, each with a client of a store."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self._folder, self._patch = folder, patch
@@ -70,7 +70,7 @@ class Hosts:
 
     @contextmanager
     def on(self, name: str, url: str = "", **options: Any) -> Iterator[Client]:
-        """Be on a host; everything is sent before another one's turn comes."""
+        """Act as a host; everything is sent before the next one."""
         self._patch.setenv("AUTOTUNED_CACHE_DIR", str(self._folder / name))
         client = Client(place(url, **{"wait_s": 10.0, **options}))
         self._clients.append(client)

@@ -143,7 +143,7 @@ def test_a_store_that_is_away_costs_one_line_and_what_was_measured_is_sent_later
     one = host("a")
     with caplog.at_level(logging.WARNING):
         assert one.call(1, through(proxy, redis_url), key=SECRET) == (1, 1)
-        assert len([line for line in lines(caplog) if "cannot be asked" in line]) == 1
+        assert len([line for line in lines(caplog) if "cannot be read" in line]) == 1
         assert len([line for line in lines(caplog) if "cannot be written" in line]) <= 1
     assert (layout.root() / layout.OUTBOX).is_dir()
     proxy.is_cut = False
@@ -170,7 +170,7 @@ def test_half_an_answer_is_no_answer(redis_url: str, proxy: Proxy, host: Any, mo
     host("a").call(1, redis_url)
     proxy.most = most
     assert host("b").call(1, through(proxy, redis_url)) == (1, 1)
-    assert len([line for line in lines(caplog) if "cannot be asked" in line]) == 1
+    assert len([line for line in lines(caplog) if "cannot be read" in line]) == 1
 
 
 def test_a_store_that_is_cut_off_within_a_search_gets_the_choice_later(redis_url: str, proxy: Proxy, host: Any) -> None:
@@ -199,7 +199,7 @@ def closed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize(
     ("user", "said"),
-    [(":wrong-wrong@", "cannot be asked"), (":hush-hush@", "cannot be written"), ("reader:look-look@", "NoPermission")],
+    [(":wrong-wrong@", "cannot be read"), (":hush-hush@", "cannot be written"), ("reader:look-look@", "NoPermission")],
     ids=["a wrong password", "no room", "read only"],
 )
 def test_a_store_that_does_not_let_us_is_one_line_without_its_password(
@@ -208,7 +208,7 @@ def test_a_store_that_does_not_let_us_is_one_line_without_its_password(
     assert host("a").call(1, f"redis://{user}127.0.0.1:{closed_server.port}/0") == (1, 1)
     told = [line for line in lines(caplog) if "shared store" in line]
     assert any(said in line for line in told)
-    assert len(told) <= 2  # one that it cannot be asked, one that it cannot be written
+    assert len(told) <= 2  # one that it cannot be read, one that it cannot be written
     assert not any(word in caplog.text for word in ("hush-hush", "wrong-wrong", "look-look"))
     assert (layout.root() / layout.OUTBOX).is_dir()
 

@@ -202,7 +202,7 @@ def test_b38_after_the_limit_a_waiter_goes_on_and_nothing_is_saved_twice(
         holder.go().wait_for(1)
         config, searches = waiter.go().chosen()
         assert (config, searches) == ((3, 0) if mode else (7, 1))
-        assert "going on without it" in waiter.stderr
+        assert "continuing without it" in waiter.stderr
         assert list(listing.all_records()) == []  # the holder is not done
         steps = on_disk()
         assert steps <= set(holder.measured) | {step for step in range(CONFIGS) if step in steps}

@@ -1,4 +1,4 @@
-"""What tests of searches share."""
+"""Fixtures of tests of searches."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from autotuned.search import timers
 
-# The host's clock for `took`, which stands still but for what it is told. Found through `globals()`, it is no part of the
-# source that the key of a callable covers, wherever a test lies and whatever ran before.
+# The host's clock for `took`: it stands still except when a test advances it. Found through `globals()`, it is not part
+# of the source in a callable's key, whatever ran before.
 _now_ns = 0
 
 

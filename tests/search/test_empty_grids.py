@@ -196,7 +196,7 @@ def test_grids_that_are_none_raise_as_before(grid, error, words):
 
 def test_freeze_refuses_to_take_what_cannot_be_measured():
     kernel, _ = make()
-    with pytest.raises(NotTunedError, match="expected a grid that launches something, got one of no blocks"):
+    with pytest.raises(NotTunedError, match="expected a grid with blocks to measure, got an empty one"):
         autotuned.freeze(kernel, torch.ones(4), torch.ones(4), 0, grid=(0,))
 
 

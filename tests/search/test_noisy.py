@@ -247,7 +247,7 @@ def test_the_interpreter_s_times_are_not_measured_again() -> None:
     [
         ("ok", None, False, None),
         ("ok", NOISE, True, "it was noisy before, and was measured again"),
-        ("noisy", NOISE, False, "noisy: its times spread over 12%, as where something else uses the device"),
+        ("noisy", NOISE, False, "noisy: its times spread over 12%, as if another program uses the device"),
         ("noisy", NOISE, True, "still noisy: its times spread over 12%"),
         ("noisy", {**NOISE, "slowed": True}, False, "noisy: heat or the hardware held the clocks down"),
         ("noisy", None, False, "noisy: its times spread over more than 5%. It is used anyway"),

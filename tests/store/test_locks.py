@@ -113,7 +113,7 @@ def test_b42_a_lock_ends_with_its_holder_and_a_live_holder_is_named_and_not_wait
         assert lines(caplog) == [
             f"waiting for process {holder.pid} on {socket.gethostname()} (since {said['start']}), which tunes the same "
             f"key; lock file: {path}",
-            f"lock {path} was not free after 0 s; going on without it.",
+            f"lock {path} was not free after 0 s; continuing without it.",
         ]
         assert json.loads(layout.holder_path(path).read_text()) == said  # who waited in vain left it as it was
         caplog.clear()

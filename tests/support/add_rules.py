@@ -1,4 +1,4 @@
-"""Put the rules of some config files into others, whose entries stay.
+"""Copy the rules of config files into others, whose entries stay.
 
 Usage: python tests/support/add_rules.py FROM INTO
 """
@@ -12,7 +12,7 @@ from autotuned.configfiles import exchange, writer
 
 
 def main() -> None:
-    """Add the rules of one folder to the files of the same name in another, and say how many."""
+    """Add the rules of one folder to the files of the same name in another, and print their number."""
     source, into = map(Path, sys.argv[1:])
     for path in exchange.files_in(into):
         file, faults = exchange.read(path)

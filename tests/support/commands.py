@@ -1,4 +1,4 @@
-"""Commands of the command line, run through the installed entry point: in this process, or in one of their own."""
+"""Run commands through the installed entry point, in this process or in another."""
 
 import json
 import os
@@ -27,12 +27,12 @@ def run(*args: Any, code: int = 0, **options: Any) -> Any:
 
 
 def run_json(*args: Any, code: int = 0) -> Any:
-    """What a command prints with `--json`."""
+    """The JSON that a command prints with `--json`."""
     return json.loads(run(*args, "--json", code=code).stdout)
 
 
 def error(*args: str) -> str:
-    """The one line of a command that fails."""
+    """The error line of a failing command."""
     result = run(*args, code=1)
     assert result.stdout == ""
     [line] = result.stderr.splitlines()
@@ -41,7 +41,7 @@ def error(*args: str) -> str:
 
 
 def start(*args: str, **environment: str) -> subprocess.Popen[str]:
-    """A command in a process of its own; without a terminal."""
+    """Start a command in its own process, without a terminal."""
     return subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, *args],
         stdout=subprocess.PIPE,
@@ -52,7 +52,7 @@ def start(*args: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def in_process(*args: str, code: int = 0, **environment: str) -> tuple[str, str]:
-    """What a command in a process of its own, which must end with `code`, writes to its two streams."""
+    """Run a command in its own process, which must end with `code`; returns stdout and stderr."""
     process = start(*args, **environment)
     out, err = process.communicate(timeout=120)
     assert process.returncode == code, out + err
@@ -60,7 +60,7 @@ def in_process(*args: str, code: int = 0, **environment: str) -> tuple[str, str]
 
 
 def in_fork(*args: str, code: int = 0, **environment: str) -> tuple[str, str]:
-    """The same of one that began with torch and Triton imported."""
+    """The same in a process that starts with torch and Triton imported."""
     done = forked.run([sys.executable, "-c", _PROGRAM, *args], {**os.environ, **environment})
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""What the tests of compiling ahead tune, and what they note: which thread compiled what, and what was measured."""
+"""Kernels and fixtures for tests of compiling ahead: which thread compiled what, and what was measured."""
 
 import threading
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ def refuses_some(x_ptr, n, BLOCK: tl.constexpr):
 
 @pytest.fixture
 def ahead_cold(tmp_path, monkeypatch):
-    """An empty cache of Triton's, two threads, and nothing stays installed."""
+    """An empty Triton cache and two threads; nothing stays installed."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "2")
     yield
@@ -43,13 +43,13 @@ def ahead_cold(tmp_path, monkeypatch):
 
 @pytest.fixture
 def x():
-    """What kernels are launched on."""
+    """The tensor that kernels are launched on."""
     return torch.zeros(256)
 
 
 @pytest.fixture
 def events(monkeypatch):
-    """What was compiled, by thread and block, and what was measured, in order."""
+    """Compilations, by thread and block, and measurements, in order."""
     seen = []
 
     def compiled(*, src, cache_hit, **event):
@@ -69,22 +69,22 @@ def events(monkeypatch):
 
 
 def by_config():
-    """A benchmark by which 64 is the best."""
+    """A benchmark in which 64 is the fastest."""
     return fake_cuda.by_config(TIMES)
 
 
 def configs(blocks=BLOCKS, **options):
-    """One config a block."""
+    """One config per block."""
     return [Config({"BLOCK": block}, **options) for block in blocks]
 
 
 def tuned(fn=add, kind=Autotuner, listed=None, do_bench=None, outer=lambda kernel: kernel, **options):
-    """A kernel under Triton's tuner, or another kind of it."""
+    """A kernel under Triton's tuner, or another kind of tuner."""
     jit = outer(triton.jit(fn))
     bench = do_bench or by_config()
     return kind(jit, jit.arg_names, listed or configs(), ["n"], None, None, do_bench=bench, **options)
 
 
 def blocks_compiled(events, where="autotuned-ahead"):
-    """The blocks that threads of this name compiled, in order."""
+    """The blocks compiled by threads with this name, in order."""
     return [event[2] for event in events.all if event[0] == "compiled" and event[1] == where]

@@ -1,4 +1,4 @@
-"""The kernel that tests of docs/contract.md tune, and fixtures: how they decorate it, and what they launch it on."""
+"""The kernel that tests of docs/contract.md tune, with fixtures to decorate and launch it."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def add(x_ptr, y_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr = False):
 
 @pytest.fixture
 def make(subject, bench):
-    """`make(configs, jit, key, **options)` decorates for this tuner, with this benchmark unless another is given."""
+    """`make(configs, jit, key, **options)` decorates for this tuner; the default benchmark is `bench`."""
 
     def make(configs=CONFIGS, jit=None, key=("n",), **options):
         return subject.autotune(configs, key=list(key), **{"do_bench": bench, **options})(jit or triton.jit(add))

@@ -1,4 +1,4 @@
-"""Work that is counted instead of timed: a count says the same on a busy machine as on an idle one."""
+"""Counts work instead of timing it: a count is the same on a busy machine as on an idle one."""
 
 import gc
 import sys
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: its callbacks, such as Hypothesis's, would count as the call's."""
+    """Prevent garbage collection in a `with` block: its callbacks, such as Hypothesis's, would be counted."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -22,7 +22,7 @@ def no_collection() -> Iterator[None]:
 
 
 def profiled(run: Callable[[], Any], note: Callable[[FrameType, str, Any], Any]) -> None:
-    """Tell `note` of each function that a call enters and leaves on this thread, as `sys.setprofile` does."""
+    """Report each function that a call enters and leaves on this thread to `note`, as `sys.setprofile` does."""
     with no_collection():
         sys.setprofile(note)
         try:
@@ -32,8 +32,8 @@ def profiled(run: Callable[[], Any], note: Callable[[FrameType, str, Any], Any])
 
 
 def opcodes(run: Callable[[], Any]) -> int:
-    """How many byte code instructions of Python a call executes on this thread; what C functions do is not counted."""
-    executed, before = 0, sys.gettrace()  # of a debugger, or of whoever measures coverage
+    """Number of Python bytecodes that a call executes on this thread, without those of C functions."""
+    executed, before = 0, sys.gettrace()  # of a debugger or coverage tool
 
     def trace(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
         nonlocal executed
@@ -75,4 +75,4 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 @cache
 def _listen() -> None:
-    sys.addaudithook(_hear)  # at the first use: it cannot be taken back, and makes all that follows slower
+    sys.addaudithook(_hear)  # at first use: it cannot be removed, and slows down everything after it

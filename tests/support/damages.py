@@ -1,4 +1,4 @@
-"""What may happen to a file between two starts."""
+"""Damage that may happen to a file between two starts."""
 
 DAMAGES = {
     "cut": lambda content: content[:200],

@@ -1,4 +1,4 @@
-"""A plain function over a declared space, and a benchmark that answers from a formula."""
+"""A plain function over a declared space, and a benchmark that computes times by a formula."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def microseconds(a, b, c):
 
 
 class Table:
-    """A benchmark that answers from a formula, and keeps what it was asked."""
+    """A benchmark that computes times by a formula, and records its calls."""
 
     def __init__(self):
         self.now, self.asked = None, []

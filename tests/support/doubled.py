@@ -1,4 +1,4 @@
-"""A kernel that doubles a row, for tests of what it is called and decorated with."""
+"""A kernel that doubles a row, for tests of its arguments and decorators."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""A library of kernels with a tuner class of its own, as programs have them to which `install()` is given."""
+"""A library of kernels with its own tuner class, as in programs that use `install()`."""
 
 import triton
 import triton.language as tl
@@ -9,7 +9,7 @@ CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 
 
 class Library(Autotuner):
-    """A subclass that does some work at each launch, and ends in Triton's `run`."""
+    """A subclass that does some work at each launch, then calls Triton's `run`."""
 
     def run(self, *args, **kwargs):
         given = {**dict(zip(self.arg_names, args)), **kwargs}
@@ -24,12 +24,12 @@ def add(x_ptr, n, m, EVEN: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def even(kernel):
-    """With a heuristic, over a tuner or under one."""
+    """Add a heuristic, over a tuner or under one."""
     return triton.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})(kernel)
 
 
 def tuner(kind, fn, configs=CONFIGS):
-    """A tuner of a class, whose benchmark calls every config equally fast."""
+    """A tuner of a class, with a benchmark in which every config is equally fast."""
     return kind(fn, fn.arg_names, configs, ["n"], None, None, do_bench=_bench)
 
 

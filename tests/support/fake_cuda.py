@@ -14,7 +14,7 @@ from triton.backends.driver import GPUDriver
 
 
 class Launcher:
-    """What `CompiledKernel.run` becomes: notes grid, stream and arguments."""
+    """Replaces `CompiledKernel.run`: records grid, stream and arguments."""
 
     launches: list[SimpleNamespace] = []
 
@@ -26,7 +26,7 @@ class Launcher:
         if enter is not None:
             enter(launch_metadata)
         if x * y * z == 0:
-            return  # the real one launches nothing either
+            return  # the real launcher does not launch an empty grid either
         Launcher.launches.append(
             SimpleNamespace(
                 grid=(x, y, z),
@@ -45,10 +45,10 @@ class Launcher:
 
 
 def tritons_launcher(function):
-    """Triton's own launcher of a compiled kernel, over a function in the place of the one in C that calls the driver."""
+    """Triton's own launcher of a compiled kernel, with a function in place of the C function that calls the driver."""
     from triton.backends.nvidia.driver import CudaLauncher
 
-    launcher = object.__new__(CudaLauncher)  # making one in the usual way needs libcuda
+    launcher = object.__new__(CudaLauncher)  # its constructor needs libcuda
     none = ("global_scratch_size", "profile_scratch_size", "gsan_enabled", "launch_cooperative_grid", "launch_pdl")
     vars(launcher).update(dict.fromkeys(none, 0), global_scratch_align=1, profile_scratch_align=1, num_ctas=1)
     vars(launcher).update(launch=function, arg_annotations=["notes"], kernel_signature=b"signature")
@@ -56,9 +56,9 @@ def tritons_launcher(function):
 
 
 def by_config(times, tunables=("BLOCK",)):
-    """A `do_bench` that launches once and gives each config the time it has in `times`, by the tuned arguments' values.
+    """A `do_bench` that launches once and returns the time in `times` for the values of the tuned arguments.
 
-    `bench.calls` lists those values in the order in which configs were measured.
+    `bench.calls` lists these values in the order of measurement.
     """
 
     def bench(call, quantiles):
@@ -73,7 +73,7 @@ def by_config(times, tunables=("BLOCK",)):
 
 
 def same(one, other):
-    """Whether two recorded launches are of one binary on one stream, with the very same tensors and equal scalars."""
+    """Whether two recorded launches have the same binary, stream and tensors, and equal scalars."""
     return (one.function, one.grid, one.stream) == (other.function, other.grid, other.stream) and all(
         a is b or type(a) is type(b) and a == b for a, b in zip(one.args, other.args, strict=True)
     )
@@ -83,7 +83,7 @@ class Utils:
     """Device properties of an H100 and binaries that load without a device."""
 
     loads = 0
-    shared_memory = 232448  # bytes that a block may have
+    shared_memory = 232448  # bytes available to a block
 
     def load_binary(self, name, kernel, shared, device):
         Utils.loads += 1
@@ -136,14 +136,14 @@ class Driver(GPUDriver):
 
 
 def begin_session(tmp_path_factory) -> None:
-    """Binaries of this session only, and a driver left in place: compiled kernels unload with it at the very end."""
+    """Use binaries of this session only; the driver stays installed, since compiled kernels unload with it at exit."""
     if "TRITON_CACHE_DIR" not in os.environ:
         os.environ["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
     triton.runtime.driver._active = Driver()
 
 
 def install_with_host_clock(monkeypatch) -> Driver:
-    """`install`, and trials are timed by the clock of the host, for nothing runs on this GPU."""
+    """`install`, with trials timed by the host's clock, since nothing runs on this GPU."""
     from autotuned.search import timers
 
     monkeypatch.setattr(timers, "CudaTimer", timers.HostTimer)
@@ -151,15 +151,15 @@ def install_with_host_clock(monkeypatch) -> Driver:
 
 
 def limit_shared_memory(monkeypatch, size: int) -> None:
-    """So little that small kernels, which are compiled quickly, want too much of it."""
+    """Limit shared memory so that even small kernels, which compile quickly, need too much."""
     from triton.compiler import compiler
 
     monkeypatch.setattr(Utils, "shared_memory", size)
-    monkeypatch.setattr(compiler, "max_shared_mem", lambda device: size)  # which remembers it otherwise
+    monkeypatch.setattr(compiler, "max_shared_mem", lambda device: size)  # Triton's own caches the limit
 
 
 def install(monkeypatch) -> Driver:
-    """Make Triton and torch believe that there is one H100; undone by `monkeypatch`."""
+    """Pretend one H100 to Triton and torch; undone by `monkeypatch`."""
     driver = Driver()
     monkeypatch.setattr(triton.runtime.driver, "_active", driver)
     properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132,
@@ -197,5 +197,5 @@ def traced_by_torch(monkeypatch):
 
 
 def pointer(value) -> int:
-    """The address a recorded argument stands for."""
+    """The address of a recorded argument."""
     return ctypes.c_void_p(value.data_ptr()).value if hasattr(value, "data_ptr") else value

@@ -1,4 +1,4 @@
-"""The driver's functions made with ctypes, for the C launcher to call: with what it did so, byte for byte."""
+"""The driver's functions made with ctypes: they record the C launcher's calls byte for byte."""
 
 import ctypes
 import hashlib
@@ -39,14 +39,14 @@ OLD_DRIVER = 13000  # CUDA 13.0, for which Triton 3.7 and later clear a bit of s
 
 
 class Device:
-    """The pretended driver: what was asked of it, in order, and what it answers."""
+    """The pretended driver: its calls, in order, and its answers."""
 
     def __init__(self) -> None:
         self.calls: list[SimpleNamespace] = []
-        self.asked: list[int] = []  # the devices whose current stream was asked for
+        self.asked: list[int] = []  # the devices whose current stream was requested
         self.context, self.stream, self.error, self.params = 0x1000, 0x77, 0, 0
-        self.sizes: list[int] | None = None  # bytes of each parameter that are noted, in place of 8 of each of `params`
-        self.maps: list[tuple] = []  # what maps were encoded of
+        self.sizes: list[int] | None = None  # bytes to record of each parameter, instead of 8 of each of `params`
+        self.maps: list[tuple] = []  # arguments of encoded maps
         self.encode = ENCODE(self._encode)
         self.functions = LAUNCH(self._launch), CONTEXT(self._context), STREAM(self._stream), MEMSET(self._memset)
 
@@ -54,14 +54,14 @@ class Device:
         return [ctypes.cast(function, ctypes.c_void_p).value for function in self.functions]
 
     def all_addresses(self) -> list[int]:
-        """Whatever `_launch.use_driver` takes."""
+        """The arguments of `_launch.use_driver`."""
         return [*self.addresses(), 1, self.encoder(), OLD_DRIVER]
 
     def encoder(self) -> int:
         return ctypes.cast(self.encode, ctypes.c_void_p).value
 
     def _encode(self, out, type_, rank, address, sizes, steps, box, every, *rest):
-        """A map whose bytes tell what it was made of; as the driver, it refuses what is not aligned."""
+        """Encode a map whose bytes show its arguments; like the driver, it refuses unaligned ones."""
         made = type_, rank, address, sizes[:rank], steps[: rank - 1], box[:rank], every[:rank], rest
         self.maps.append(made)
         if (address or 0) % 16 or any(step % 16 for step in steps[: rank - 1]):
@@ -100,7 +100,7 @@ FORMS = {"i1": "<?", "u1": "<?", "i8": "<b", "i16": "<h", "i32": "<i", "i64": "<
 
 
 def expected(compiled, arguments):
-    """The parameter buffer by Triton's own signature, computed here from first principles."""
+    """The parameter buffer by Triton's signature, computed independently."""
     packed = []
     for name, kind in compiled.src.signature.items():
         if kind.startswith("*"):

@@ -1,4 +1,4 @@
-"""GPUs that are not there: NVIDIA's management library over a table in the environment, and what is tuned on them."""
+"""Pretended GPUs: NVIDIA's management library over a table in the environment, and kernels to tune on them."""
 
 import functools
 import os
@@ -22,7 +22,7 @@ SLICES = (
 
 
 def library(folder: Path) -> Path:
-    """Build the library into a folder; skips the test where there is no compiler."""
+    """Build the library into a folder; skips the test without a compiler."""
     path = folder / "libnvidia-ml.so.1"
     try:
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-o", path, SOURCE], check=True, timeout=60)
@@ -31,7 +31,7 @@ def library(folder: Path) -> Path:
     return path
 
 
-# What is tuned on them; each launch leaves a line in a file: device, process, n and config.
+# The kernels tuned on them; each launch writes a line to a file: device, process, n and config.
 KERNELS = '''
 import os, signal, sys, time
 from pathlib import Path
@@ -86,7 +86,7 @@ def cases(device):
         BEFORE
         yield dict(args=(np.zeros(4), n))
 '''
-# For WAIT: until there was a launch on another device too.
+# For WAIT: wait for a launch on another device.
 MEET = (
     "end = time.monotonic() + 60\n"
     "    while len({line.split()[0] for line in open(HERE / 'log')}) < 2:\n"

@@ -1,4 +1,4 @@
-"""CUDA's driver as `binaries.libcuda` calls it, of Python functions: what was loaded and launched, in order."""
+"""CUDA's driver for `binaries.libcuda`, made of Python functions: records loads and launches in order."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ WORDS = {OUT_OF_MEMORY: b"out of memory", NO_IMAGE: b"device kernel image is inv
 
 
 class Library:
-    """Loads whatever begins like machine code; `error` is what the next load answers.
+    """Loads anything that begins like machine code; `error` is the result of the next load.
 
-    `params` is how many parameters of a launch are noted, 8 bytes each, or the bytes of each.
+    `params` is the number of parameters of a launch to record, 8 bytes each, or the bytes of each.
     """
 
     def __init__(self):
         self.loads, self.launches, self.attributes, self.unloads = [], [], [], 0
         self.error = self.params = 0
-        self.reaches = True  # whether the device can access memory of the host
+        self.reaches = True  # whether the device can access host memory
 
     def cuCtxGetCurrent(self, out):
         out._obj.value = 1
@@ -88,9 +88,9 @@ class Library:
 
 
 def install(monkeypatch) -> Library:
-    """In the place of the driver's library, with nothing loaded yet."""
+    """Install it in place of the driver's library, with nothing loaded."""
     library = Library()
     monkeypatch.setattr(libcuda, "_library", lambda: library)
-    monkeypatch.setattr(libcuda, "driver", lru_cache(maxsize=1)(libcuda.Driver))  # the next test finds its own
+    monkeypatch.setattr(libcuda, "driver", lru_cache(maxsize=1)(libcuda.Driver))  # a new one for each test
     monkeypatch.setattr(serve, "_loaded", {})
     return library

@@ -1,4 +1,4 @@
-"""Stand-ins for tensors, configs and keys: the core is duck-typed, and its tests need neither torch nor triton."""
+"""Stand-ins for tensors, configs and keys: the core is duck-typed, so its tests need neither torch nor triton."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +9,7 @@ from autotuned.tunable import configs as candidates
 
 
 class FakeTensor:
-    """Layout and address of a tensor, without memory behind them."""
+    """Layout and address of a tensor, without memory."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class FakeTensor:
 
 
 class FakeDescriptor:
-    """A tensor descriptor: the base tensor, and a layout of its own."""
+    """A tensor descriptor: the base tensor, and its own layout."""
 
     def __init__(self, base: Any, block_shape: Iterable[int] = (1, 1)) -> None:
         self.base = base
@@ -88,14 +88,14 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def named_type(module: str, name: str, **attributes: Any) -> type:
-    """A class that looks as if it came from `module`."""
+    """A class that seems to come from `module`."""
     return type(name, (), {"__module__": module, "__qualname__": name, **attributes})
 
 
 TorchDtype = named_type(
     "torch", "dtype", __init__=lambda self, name: setattr(self, "name", name), __str__=lambda self: f"torch.{self.name}"
 )
-# The launcher knows torch's tensors by their type's name.
+# The launcher recognizes torch's tensors by their type's name.
 TorchTensor = type("Tensor", (FakeTensor,), {"__module__": "torch"})
 
 DEVICE = {"kind": "cuda", "name": "NVIDIA H100 80GB HBM3", "arch": "sm_90", "sm_count": 132, "mig": None}
@@ -121,12 +121,12 @@ def form(config: FakeConfig) -> dict[str, Any]:
 
 
 def by_identity(*configs: FakeConfig) -> dict[str, FakeConfig]:
-    """Live candidates as the store takes them."""
+    """Live candidates by identity."""
     return {candidates.identity(config, "app.k"): config for config in configs}
 
 
 def put(*path: Any, value: Any) -> Callable[[Any], Any]:
-    """A change to JSON: what lies at `path` becomes `value`."""
+    """A change to JSON: replaces the value at `path`."""
 
     def change(data: Any) -> Any:
         _at(data, path[:-1])[path[-1]] = value
@@ -136,7 +136,7 @@ def put(*path: Any, value: Any) -> Callable[[Any], Any]:
 
 
 def drop(*path: Any) -> Callable[[Any], Any]:
-    """A change to JSON: what lies at `path` is removed."""
+    """A change to JSON: removes the value at `path`."""
 
     def change(data: Any) -> Any:
         del _at(data, path[:-1])[path[-1]]

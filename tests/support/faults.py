@@ -1,4 +1,4 @@
-"""Faults under the file calls: what bad disks, network file systems and other users do, one system call at a time."""
+"""Faults of file calls, as from bad disks, network file systems and other users, one system call at a time."""
 
 import errno
 import fcntl
@@ -20,8 +20,8 @@ def faults(call: str, error: int | BaseException, times: int = 1 << 30, name: st
     Args:
         call: A function of `os`, or "flock".
         error: An errno, or an exception to raise.
-        times: How often; afterwards it works.
-        name: Only where the path (that of a descriptor too) ends so or, between stars, holds it.
+        times: Number of failures; afterwards it works.
+        name: Only for paths (also of descriptors) that end with this or, between stars, contain it.
 
     Yields:
         The paths of the calls that failed.
@@ -45,7 +45,7 @@ def faults(call: str, error: int | BaseException, times: int = 1 << 30, name: st
 
 @contextmanager
 def no_op_flock() -> Iterator[None]:
-    """Locks that lock nobody out, as on some network file systems."""
+    """Locks without effect, as on some network file systems."""
     real: Callable[..., Any] = fcntl.flock
     fcntl.flock = lambda descriptor, operation: None
     try:
@@ -71,5 +71,5 @@ PASSING = (errno.ENOENT, errno.ESTALE, errno.EIO, errno.EBUSY)
 
 
 def refuse(*args: Any, **kwargs: Any) -> Any:
-    """In the place of whatever writes: the disk is full."""
+    """Replaces a function that writes: the disk is full."""
     raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,4 +1,4 @@
-"""Searches that several callers want at once: a tuned function that notes what is measured, and the record it leaves."""
+"""For concurrent searches: a tuned function that records its measurements, and its stored record."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from autotuned.store import listing
 
 
 def make(bench_s: float = 0.005, **options: Any) -> tuple[Any, list[int]]:
-    """A tuned function, and the steps that were measured."""
+    """A tuned function, and the list of measured steps."""
     measured: list[int] = []
     last = threading.local()
 

@@ -1,8 +1,8 @@
-"""Programs of Python run in processes of their own that begin with torch and Triton imported, which takes seconds.
+"""Run Python programs in processes that start with torch and Triton imported, since importing takes seconds.
 
-For programs that are not about how a process starts. A process imports both once, without this package, and is forked
-for each process of tests that asks it, of which a run of everything has several; that fork is forked for each program.
-What an interpreter reads as it starts is that process's: `LD_LIBRARY_PATH`, hash seed, `-W`.
+For programs that do not test start-up. A server process imports both once, without this package. It is forked for each
+process of the test run that connects, and that fork is forked for each program. Settings that an interpreter reads at
+start are the server's: `LD_LIBRARY_PATH`, hash seed, `-W`.
 """
 
 import atexit
@@ -35,7 +35,7 @@ for one in weakref.finalize._registry:  # of torch's operators: to take them dow
 gc.freeze()
 listening = socket.socket(fileno=int(sys.argv[1]))
 listening.settimeout(1.0)
-while True:  # a fork for each process that asks, until the last of them has ended
+while True:  # fork for each process that connects, until the last one has ended
     try:
         asking, _ = listening.accept()
     except TimeoutError:
@@ -97,33 +97,33 @@ _SAME = (
 )  # fmt: skip
 
 _PYTHONPATH = os.environ.get("PYTHONPATH", "")  # before any test sets it
-RUN = "PYTEST_FORKED_RUN"  # names the run whose processes share their servers
+RUN = "PYTEST_FORKED_RUN"  # identifies the run whose processes share servers
 _run = os.environ.get(RUN) or uuid.uuid4().hex
 
 
 class Server:
-    """The process that is forked, begun by the first process of the run that asks for it.
+    """A connection to the server, which the first process of the run that needs it starts.
 
     Args:
-        environment: Its own environment variables: those of `_SAME` are also those of all programs.
+        environment: Its environment variables; those in `_SAME` apply to all programs.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._same = {name: environment.get(name) for name in _SAME}
-        own = {**environment, "PYTHONPATH": _PYTHONPATH}  # whose folders all programs search, not those of a test
+        own = {**environment, "PYTHONPATH": _PYTHONPATH}  # searched by all programs, so without a test's folders
         words = _run, sys.executable, _PYTHONPATH, sorted(self._same.items())
-        address = "\0" + hashlib.sha256(repr(words).encode()).hexdigest()  # which no file stands for
+        address = "\0" + hashlib.sha256(repr(words).encode()).hexdigest()  # abstract: there is no file
         begun = 0
         while not self._connected(address):
             begun += _begin(address, own)
-            assert begun < 3, "the process that is forked does not start"
+            assert begun < 3, "the server does not start"
         atexit.register(self._asking.close)
 
     def _connected(self, address: str) -> bool:
         self._asking = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(ConnectionError):
             self._asking.connect(address)
-            if self._asking.recv(1):  # nothing from one that was about to end
+            if self._asking.recv(1):  # nothing if it was about to end
                 return True
         self._asking.close()
         return False
@@ -132,7 +132,7 @@ class Server:
         self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
         timeout: float = 120, check: bool = False,
     ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
-        """As `subprocess.run` with output captured as text.
+        """Like `subprocess.run` with output captured as text.
 
         Args:
             command: This Python with "-c" and a program or with a file, and arguments.
@@ -152,7 +152,7 @@ class Server:
     def start(
         self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None
     ) -> "Program":
-        """As `subprocess.Popen` with pipes for text; what it writes to standard error is the tests' own."""
+        """Like `subprocess.Popen` with pipes for text; stderr is the tests' own."""
         (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
         try:
             pid = self._start(command, env, cwd, [theirs_in, theirs_out, 2])
@@ -173,7 +173,7 @@ class Server:
         return self.ask(asked, ends)
 
     def ask(self, asked: Mapping[str, object], ends: Sequence[int] = ()) -> int:
-        """What the process answers; it gets these open files."""
+        """Send the server a request, with open files; returns its answer."""
         text = json.dumps(asked).encode()
         socket.send_fds(self._asking, [len(text).to_bytes(4, "little")], ends)
         self._asking.sendall(text)
@@ -182,7 +182,7 @@ class Server:
         return int.from_bytes(answer, "little", signed=True)
 
     def _ended(self, pid: int, timeout: float) -> int | None:
-        """The exit status of a program; None if it was killed for its time."""
+        """The exit status of a program; None if it was killed after a timeout."""
         late = threading.Event()
 
         def kill() -> None:
@@ -197,22 +197,22 @@ class Server:
 
 
 def _begin(address: str, environment: Mapping[str, str]) -> bool:
-    """Begin the process that listens there, unless another process of tests does so right now."""
+    """Start the server that listens at this address, unless another process is starting it."""
     with socket.socket(socket.AF_UNIX) as listening:
         try:
             listening.bind(address)
-        except OSError:  # there is one
+        except OSError:  # the address is in use
             return False
         listening.listen(64)
         command = [sys.executable, "-c", _SERVER, str(listening.fileno())]
-        # It outlives this process where others ask it: nobody waits for it, or for the end of what it writes.
+        # It may outlive this process, for others: nobody waits for it or for the end of its output.
         nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         _begun.append(subprocess.Popen(command, env=environment, pass_fds=[listening.fileno()], **nothing))
     return True
 
 
 class Program:
-    """One that runs, as `subprocess.Popen` has it."""
+    """A running program, with the interface of `subprocess.Popen`."""
 
     def __init__(self, server: Server, pid: int, stdin: int, stdout: int) -> None:
         self._server, self.pid = server, pid
@@ -220,16 +220,16 @@ class Program:
         self.stdin, self.stdout = os.fdopen(stdin, "w"), os.fdopen(stdout)
 
     def send_signal(self, number: int) -> None:
-        """Unless it has ended and that was noticed."""
+        """Send a signal, unless the program has ended and was waited for."""
         if self.returncode is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """By SIGKILL."""
+        """Kill it with SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def wait(self) -> int:
-        """Its exit status, once it has ended."""
+        """Wait for its end; returns its exit status."""
         if self.returncode is None:
             self.returncode = self._server.ask({"wait": self.pid})
         return self.returncode
@@ -243,7 +243,7 @@ def run(
     command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
     timeout: float = 120, check: bool = False,
 ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
-    """`Server.run` of a server of this run: one for each set of what an interpreter reads as it starts."""
+    """`Server.run` of this run's server for these start-up settings."""
     return _server(env).run(command, env, cwd, timeout, check)
 
 

@@ -1,4 +1,4 @@
-"""What commands work on: a module to tune whose times are given, and records that are stored."""
+"""Inputs of commands: a module to tune with given times, and stored records."""
 
 import sys
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from autotuned.store.record import Timing, TuningRecord
 Write = Callable[[str, str], Path]
 BEST = "ms=1"
 
-# A plain callable whose times are given: tuned in a moment, and the second config is four times as fast as the first.
+# A plain callable with given times: tuned in a moment, and the second config is four times as fast as the first.
 WORK = """
 import time
 from pathlib import Path
@@ -40,7 +40,7 @@ def cases(device):
 
 
 def work(write: Write, sizes: str = "1 2", name: str = "mod_work", text: str = WORK) -> str:
-    """Write `WORK`, or another text, as a module with a case for each size; its name."""
+    """Write `WORK`, or another text, as a module with a case for each size; returns its name."""
     write(f"{name}.txt", sizes)
     write(f"{name}.py", text)
     for loaded in (name, "autotuned_target_" + name):
@@ -49,7 +49,7 @@ def work(write: Write, sizes: str = "1 2", name: str = "mod_work", text: str = W
 
 
 def keep(count: int, kernel: str = "app.k") -> list[Any]:
-    """Store so many records of a kernel, and where they are."""
+    """Store `count` records of a kernel; returns their paths."""
     config = form(FakeConfig({"BLOCK": 64}))
     kept = []
     for n in range(count):

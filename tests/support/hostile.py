@@ -1,4 +1,4 @@
-"""Documents as somebody else may have written them: values that nobody expects, and one put for another."""
+"""Corrupt documents: unexpected values, and values replaced by others."""
 
 import copy
 import random
@@ -15,7 +15,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def changed(data: Any, chance: random.Random) -> Any:
-    """A document with one to three of its parts replaced, taken away, or doubled."""
+    """A document with one to three of its parts replaced, removed, or duplicated."""
     data = copy.deepcopy(data)
     for _ in range(chance.randint(1, 3)):
         if not (found := places(data)):

@@ -1,4 +1,4 @@
-"""Hosts that share a store and are killed at random: what each searched, served and kept, and whether that is right."""
+"""Hosts that share a store and are killed at random: what each searched, served and kept, and whether it is right."""
 
 import os
 import random
@@ -23,28 +23,28 @@ HOUR_S = 3600.0
 
 
 class Outcome(NamedTuple):
-    """What a run came to; all but the first four are faults and should be empty."""
+    """The result of a run; all but the first four fields are faults and should be empty."""
 
     keys: int
     kills: int
     searches: int
-    again: int  # searches of a key whose holder was killed before it let go of the key
-    twice: list[str]  # keys that were searched again although nobody was killed, or more often than that explains
+    again: int  # searches of a key whose holder was killed before it released the key
+    twice: list[str]  # keys searched again without a kill, or more often than kills explain
     lost: list[str]
     unreadable: list[str]
-    wrong: list[str]  # served, and not what was measured: an unverified record
+    wrong: list[str]  # keys served a choice that was not measured: an unverified record
 
 
 class Fleet:
-    """Hosts as forked processes, each with a cache folder and a clock of its own.
+    """Hosts as forked processes, each with its own cache folder and clock.
 
     Args:
-        url: Of the store.
-        folder: Where everything lies.
-        hosts: How many.
-        keys: How many each asks for, in an order of its own.
-        bench_s: What one config takes to measure.
-        seed: Of what is random.
+        url: URL of the store.
+        folder: Folder for all files.
+        hosts: Number of hosts.
+        keys: Number of keys that each host requests, in its own order.
+        bench_s: Time to measure one config.
+        seed: Seed of all random choices.
     """
 
     def __init__(self, url: str, folder: Path, hosts: int, keys: int, bench_s: float, seed: int = 0) -> None:
@@ -56,7 +56,7 @@ class Fleet:
         self.killed: set[int] = set()
 
     def run(self, kills: int, between_s: float) -> Outcome:
-        """Let all hosts get all keys, with so many killed meanwhile and begun again."""
+        """Let all hosts get all keys, while `kills` of them are killed and restarted."""
         self._put_unverified()
         for host in range(self.hosts):
             self._begin(host)
@@ -66,7 +66,7 @@ class Fleet:
                 done.add(host)
                 del self._running[host]
             if count < kills:
-                if not self._running:  # all have ended: of one that begins anew
+                if not self._running:  # all have ended: restart one
                     self._begin(self.random.randrange(self.hosts))
                 time.sleep(self.random.uniform(0, 2 * between_s))
                 host = self.random.choice(list(self._running))
@@ -79,7 +79,7 @@ class Fleet:
         return self._judged(count)
 
     def _put_unverified(self) -> None:
-        """Records that somebody without the key wrote, of a config that loses, where the first keys would be."""
+        """Write records with another signing key, of a losing config, in place of the first keys' records."""
         os.environ["AUTOTUNED_CACHE_DIR"] = str(self.folder / "liar")
         liar = Client(place(self.url, key="another key, of nobody here", wait_s=30.0))
         tuned = self._function()
@@ -125,7 +125,7 @@ class Fleet:
         self._running[host] = process
 
     def _live(self, host: int, order: list[int]) -> None:
-        """What a process of a host does."""
+        """The life of a host's process."""
         os.environ["AUTOTUNED_CACHE_DIR"] = str(self.folder / f"host-{host}")
         clock, ahead_s = time.time, (host % 3 - 1) * HOUR_S
         time.time = lambda: clock() + ahead_s

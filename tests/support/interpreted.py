@@ -1,4 +1,4 @@
-"""Triton's interpreter, in a quarter of its time: it does what a kernel does, and no more."""
+"""Triton's interpreter, four times as fast: it skips work that does not affect results."""
 
 import inspect
 from types import ModuleType
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def faster(interpreter: ModuleType) -> None:
-    """Let it find out once what it finds out at each launch, call of a device function, or tensor.
+    """Cache what it computes again at each launch, call of a device function, or tensor.
 
-    It computes each sum of integers once more in 64 bits, to see that nothing overflows: that is left out. It looks for
-    the names that it replaces among all members of modules and classes, and makes the shape of each block anew.
+    It also computes each integer sum again in 64 bits to detect overflows: this is skipped. It searches all members of
+    modules and classes for the names that it replaces, and computes the shape of each block again: these are cached.
     """
     object.__setattr__(interpreter.interpreter_builder.options, "sanitize_overflow", False)
     _replace_known_names(interpreter)

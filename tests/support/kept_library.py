@@ -1,4 +1,4 @@
-"""The kernels of a library, installed in any folder."""
+"""A library of kernels, installed in any folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of_a_tuple(pair, n, BLOCK: tl.constexpr):
 
 
 def module(folder, text=TEXT):
-    """The kernels of a library, installed in a folder."""
+    """Install the library in a folder; returns its module."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "library_of_kernels.py"
     path.write_text(text)

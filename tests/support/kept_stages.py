@@ -1,9 +1,9 @@
-"""Triton's back end run once for each form of a kernel: what it made of the same IR with the same options is kept.
+"""Run Triton's back end once for each form of a kernel: results are kept by IR and options.
 
-A kernel that many tests compile into empty caches is lowered, and assembled by ptxas, once a session: that is most of
-the time of these tests. Everything around it is Triton's own: its front end, caches, files, hooks and listeners. IR
-that differs in the lines of its source only is the same here. `real_stages` is for tests of what the back end makes,
-`no_machine_code` for those that compile many kernels and look at none.
+A kernel that many tests compile into empty caches is lowered, and assembled by ptxas, once per session, which would be
+most of the time of these tests. Everything else is Triton's own: front end, caches, files, hooks and listeners. IR that
+differs only in source lines counts as the same. `real_stages` is for tests of the back end's results,
+`no_machine_code` for tests that compile many kernels without using the machine code.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _is_on = _lowers = True
 
 
 def install(folder: Path) -> None:
-    """From here on, in this process: what is kept lies in a folder, which other processes may use at the same time."""
+    """Keep results in a folder, from now on and for this process; other processes may use it at the same time."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def add_stages(backend, stages, options, language):
@@ -45,18 +45,18 @@ def install(folder: Path) -> None:
 
 @pytest.fixture
 def real_stages(monkeypatch):
-    """Triton's back end, each time."""
+    """Triton's back end, run each time."""
     monkeypatch.setattr("kept_stages._is_on", False)
 
 
 @pytest.fixture
 def no_machine_code(monkeypatch):
-    """No LLVM and no ptxas: Triton's IR for a GPU stands for what they make of it, which takes most of the time."""
+    """Skip LLVM and ptxas, which take most of the time: Triton's GPU IR replaces their results."""
     monkeypatch.setattr("kept_stages._lowers", False)
 
 
 def _named(module, metadata):
-    """What the stages after this one read, and a launch: a kernel without memory that its blocks share."""
+    """The metadata that later stages and a launch read, for a kernel without shared memory."""
     metadata |= dict.fromkeys(("shared", "tmem_size", "global_scratch_size", "profile_scratch_size"), 0)
     metadata |= {"global_scratch_align": 1, "profile_scratch_align": 1}
     text = str(module)
@@ -72,7 +72,7 @@ def _is_plain():
 
 
 class _Kept:
-    """One compilation, whose stages look up what there is when the first of them begins."""
+    """One compilation; its first stage looks up the kept results."""
 
     def __init__(self, folder, target, options, stages):
         self._folder, self._stages, self._made = folder, stages, None
@@ -86,7 +86,7 @@ class _Kept:
         first, last = next(iter(self._stages)), [*self._stages][-1]
         if name == first and not metadata.get("ir_override"):
             self._begin(module)
-        if self._made is None:  # from IR of the caller's, which begins at a later stage
+        if self._made is None:  # from the caller's IR, which starts at a later stage
             return self._stages[name](module, metadata)
         if name not in self._made:
             before = dict(metadata)

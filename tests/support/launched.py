@@ -1,6 +1,6 @@
-"""A kernel of the C launcher's own `Base`, bound for the arguments 1, 2, 3 and launched by functions made with ctypes.
+"""A kernel on the C launcher's `Base`, bound for the arguments 1, 2, 3 and launched by functions made with ctypes.
 
-It needs neither torch nor Triton, so that what it is used for is tried on every Python.
+It needs neither torch nor Triton, so that tests with it run on every Python.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ OTHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.
 
 
 class Compiled:
-    """What Triton's cache holds."""
+    """A kernel in Triton's cache."""
 
 
 class Kernel(_launch.Base):
-    """A kernel of three arguments; `grids` has the grid of each launch."""
+    """A kernel with three arguments; `grids` lists the grid of each launch."""
 
     def __init__(self, buckets=None, functions=(), roles=(0, 0, 0), watched=None):
         self.grids = []
@@ -49,7 +49,7 @@ class Kernel(_launch.Base):
         )  # fmt: skip
 
     def bind(self, values=(1, 2, 3), direct=None, **fields):
-        """A bound object for these arguments, with other fields of `direct` by their place."""
+        """Bind these arguments, with other fields of `direct` by their index."""
         parts = list(self.direct)
         for place, value in (direct or {}).items():
             parts[place] = value
@@ -65,7 +65,7 @@ class Kernel(_launch.Base):
         return bound
 
     def change(self):
-        """Have everything asked again."""
+        """Invalidate all entries."""
         self.direct[CACHE][object()] = None
         self._attach(self.table)
 

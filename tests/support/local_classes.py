@@ -1,4 +1,4 @@
-"""Values of classes that are made inside a function, each with a method that closes over what is given."""
+"""Values of classes defined inside a function, each with a method that closes over a given value."""
 
 from __future__ import annotations
 

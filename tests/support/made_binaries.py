@@ -1,4 +1,4 @@
-"""Files of binaries made by hand: variants of one kernel whose machine code is any bytes."""
+"""Handmade files of binaries: variants of one kernel with arbitrary bytes as machine code."""
 
 import hashlib
 
@@ -32,7 +32,7 @@ def file(*made):
 
 
 def ship(folder, made=None, named=None, kernel="app.k"):
-    """A config file with one entry, and binaries beside it; `named` are the digests in the entry's line."""
+    """A config file with one entry, and its binaries; `named` are the digests in the entry."""
     from fakes import DEVICE, FakeConfig, make_key
     from fakes import form as config_form
 

@@ -1,4 +1,4 @@
-"""Every message that the sources raise or warn with, collected from their text."""
+"""All messages that the sources raise or warn with, collected from their text."""
 
 import ast
 import functools
@@ -12,17 +12,17 @@ from trees import nodes_of
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [*sorted((ROOT / "autotuned").rglob("*.py")), *sorted((ROOT / "cli").rglob("*.py"))]
 WARNINGS = {"exception", "warn_once", "warning", "_say_once"}
-# What makes a message besides an exception's class and what warns: functions that return an exception.
+# Other sources of messages than exception classes and warnings: functions that return an exception.
 MAKERS = {
     "BadParameter", "cannot_write", "fail", "refusal", "refuse", "wrong", "_call_error", "_error", "_not_tuned",
     "_too_late",
 }  # fmt: skip
-KNOWN = "<the names there are>"  # what `suggestion` adds: the nearest name, or all
+KNOWN = "<the names there are>"  # the text added by `suggestion`: the nearest name, or all
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message as the source has it, with `{}` for what is filled in."""
+    """One message as in the source, with `{}` for inserted values."""
 
     file: str
     line: int
@@ -40,7 +40,7 @@ class Message:
 
 @functools.cache
 def messages() -> tuple[Message, ...]:
-    """All of them, in the order of files and lines."""
+    """All messages, in the order of files and lines."""
     return tuple(message for path in FILES for message in _of_file(path))
 
 
@@ -51,10 +51,10 @@ def _of_file(path: Path) -> Iterator[Message]:
         if isinstance(node, ast.Call) and (maker := _name(node.func)) and _makes(maker):
             words = [_template(argument, texts) for argument in node.args]
             words = [word for word in words if re.search(r"[a-z]{3}", word.replace("{}", ""))]
-            # Of a warning the other words are the name under which it is said once, and what is filled in.
+            # The other arguments of a warning are the name under which it is logged once, and inserted values.
             text = max(words, key=len, default="") if maker in WARNINGS else " | ".join(words)
             if text and text not in named:
-                named |= {text} & set(texts.values())  # used in several places, kept in one
+                named |= {text} & set(texts.values())  # defined once, used in several places
                 yield Message(path.relative_to(ROOT).as_posix(), node.lineno, maker, text)
 
 
@@ -67,7 +67,7 @@ def _name(function: ast.expr) -> str:
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """Names that a file gives to one text, which a message may be made with."""
+    """Names that a file assigns to a single text, for use in messages."""
     found: dict[str, set[str]] = {}
     for node in nodes:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):

@@ -1,4 +1,4 @@
-"""A process with a pretended GPU and nothing that compiles: the driver's library is a stand-in, Triton's compiler raises."""
+"""A process with a pretended GPU and no compiler: the driver's library is a stand-in, Triton's compiler raises."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def build_library(folder: Path) -> None:
 
 
 def environment(folder: Path, library: Path, *paths: str, **more: str) -> dict[str, str]:
-    """For a process with empty caches below a folder, no program on its path, and the library that `build_library` made."""
+    """The environment of a process with empty caches below a folder, an empty PATH, and the result of `build_library`."""
     return {
         "PATH": str(folder / "nothing"), "LD_LIBRARY_PATH": str(library), "FAKE_LIBCUDA_LOG": str(folder / "log"),
         "PYTHONPATH": os.pathsep.join([*paths, str(HERE), *sys.path]), "HOME": str(folder),
@@ -29,12 +29,12 @@ def environment(folder: Path, library: Path, *paths: str, **more: str) -> dict[s
 
 
 def refuse(*args, **kwargs):
-    """In the place of whatever compiles, makes Triton's driver, or hashes its files."""
+    """Replaces functions that compile, create Triton's driver, or hash its files."""
     raise AssertionError("expected that nothing is compiled")
 
 
 def pretend(patch) -> None:
-    """Make torch believe that there is one H100, and let everything that would compile raise."""
+    """Pretend one H100 to torch, and let every compilation raise."""
     import torch
     import triton
 

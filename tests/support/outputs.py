@@ -1,4 +1,4 @@
-"""The pool of outputs, empty before and after each test, and whether a tensor of it comes back."""
+"""The pool of outputs, empty before and after each test, and whether it reuses a tensor."""
 
 import pytest
 import torch
@@ -14,13 +14,13 @@ def empty_pool():
 
 
 def new(size=(64, 3)):
-    """A tensor that nobody holds but the caller, and its address."""
+    """A tensor that only the caller holds, and its address."""
     x = torch.ones(size)
     made = experimental.empty_like(x)
     return made, made.data_ptr()
 
 
 def comes_back(address, count=4) -> bool:
-    """Whether one of the next tensors of the pool lies there."""
+    """Whether one of the pool's next tensors has this address."""
     held = [new() for _ in range(count)]
     return address in [where for _, where in held]

@@ -1,4 +1,4 @@
-"""What a page of the documentation asks its reader to do, and doing it.
+"""Extracts the steps of a page of the documentation, and follows them.
 
 `python tests/support/pages.py docs/getting-started.md` follows a page in an empty folder, as a newcomer would.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# The mark of a block that is not run stands above it: the site takes nothing but the language behind the fence.
+# The mark of a block that is not run precedes the block: the site allows only the language after the fence.
 FENCED = re.compile(r"^(<!-- not run -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -25,7 +25,7 @@ def read(path: str) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a reader does: put a file down, run a program, type a command."""
+    """One action of a reader: create a file, run a program, type a command."""
 
     kind: str
     text: str
@@ -33,7 +33,7 @@ class Step:
 
 
 def steps(path: str) -> list[Step]:
-    """What a page asks for, in order. A program is all blocks of Python between two commands."""
+    """The steps of a page, in order. A program is all blocks of Python between two commands."""
     text, found = read(path), []
     for match in FENCED.finditer(text):
         mark, language, body = match.groups()
@@ -44,7 +44,7 @@ def steps(path: str) -> list[Step]:
         elif language == "sh" and not mark:
             commands = [command for command in body.splitlines() if command.startswith("autotuned ")]
             found += [Step("command", command, line) for command in commands]
-    if path == "README.md":  # which has no block for it: only its two commands are in blocks
+    if path == "README.md":  # only its two commands are in blocks
         command = re.search(r"^`(autotuned tune [^`]+)`", text, re.MULTILINE)
         found.append(Step("command", command[1], text[: command.start()].count("\n")))
     return sorted(found, key=lambda step: step.line)
@@ -58,7 +58,7 @@ def script() -> list[str]:
 
 
 def programs(path: str, folder: Path) -> Iterator[list[str]]:
-    """Write a page's files and programs into a folder; the commands that run them, in order."""
+    """Write a page's files and programs into a folder; yields the commands that run them, in order."""
     program: list[Step] = []
     for step in [*steps(path), Step("end", "", 0)]:
         if step.kind not in ("program", "command", "end"):
@@ -76,7 +76,7 @@ def programs(path: str, folder: Path) -> Iterator[list[str]]:
 
 
 def _written(path: str, folder: Path, program: list[Step]) -> str:
-    """The blocks in one file, each at the line it has in the page, so that a traceback points into the page."""
+    """Write the blocks into one file, each at its line in the page, so that tracebacks point into the page."""
     lines: list[str] = []
     for step in program:
         lines += [""] * (step.line - len(lines)) + step.text.splitlines()
@@ -86,7 +86,7 @@ def _written(path: str, folder: Path, program: list[Step]) -> str:
 
 
 def follow(path: str, folder: Path) -> str:
-    """Do what a page says in a folder of its own; returns what went wrong, or ""."""
+    """Follow a page in its own folder; returns the failure, or ""."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AUTOTUNED_")}
     environment |= {"TRITON_INTERPRET": "1", "AUTOTUNED_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(folder)}
     for command in programs(path, folder):

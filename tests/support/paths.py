@@ -1,4 +1,4 @@
-"""Every way by which a call comes to its config, so that one test can walk them all."""
+"""All ways in which a call gets its config, for tests over all of them."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ def on_path(
     patch: pytest.MonkeyPatch,
     folder: Path,
 ) -> Any:
-    """A tuned object whose next call goes this way.
+    """A tuned object whose next call takes this path.
 
     Args:
         make: `make(configs, **options)` decorates.
-        call: Calls what it is given, on data that the test does not look at.
+        call: Calls the object, with data that the test does not use.
     """
     if path == "single":
         return make(configs[-1:])
@@ -45,11 +45,11 @@ def on_path(
         return tuned
     if path == "file":
         ship(folder / "shipped", patch)
-    return make(configs)  # as in another process: nothing of the first object is known to it
+    return make(configs)  # as in another process: it knows nothing of the first object
 
 
 def ship(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Make config files of all records, and go on with an empty store."""
+    """Write all records into config files, and continue with an empty store."""
     for _, record in listing.all_records():
         writer.ship(record.key, file.entry_of(record), folder)
     patch.setenv("AUTOTUNED_CONFIG_PATH", str(folder))
@@ -57,7 +57,7 @@ def ship(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def check_path(path: str, tuned: Any) -> None:
-    """That the one call since `on_path` went this way."""
+    """Assert that the one call since `on_path` took this path."""
     info = tuned.cache_info()
     assert info.searches == (path in ("cold", "table", "cleared"))
     assert info.hits == (path == "table")
@@ -67,7 +67,7 @@ _hairs = itertools.count(0.0, 1e-12)
 
 
 def quick(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
-    """A benchmark that calls twice and finds a hair between configs: the first of the list wins."""
+    """A benchmark that calls twice and returns nearly equal times: the first of the list wins."""
     call()
     call()
     return [1.0 + next(_hairs), 1.0, 1.0]

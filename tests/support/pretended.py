@@ -1,4 +1,4 @@
-"""Fixtures of the tests that compile for a pretended H100: its driver, what was launched, and a benchmark."""
+"""Fixtures of tests that compile for a pretended H100: its driver, launches, and a benchmark."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ from autotuned.store import records
 
 @pytest.fixture(scope="session", autouse=True)
 def pretended_session(tmp_path_factory):
-    """Binaries of this session only, and a driver left in place: compiled kernels unload with it at the very end."""
+    """Use binaries of this session only; the driver stays installed, since compiled kernels unload with it at exit."""
     fake_cuda.begin_session(tmp_path_factory)
     _look_for_the_driver_once()
     _read_sources_once()
@@ -25,7 +25,7 @@ def pretended_session(tmp_path_factory):
 
 
 def _look_for_the_driver_once():
-    """Where there is none: the linker would go through its folders at each miss, a tenth of what one takes."""
+    """Look for the driver once if it is missing: the linker would search at each miss, a tenth of its time."""
     try:
         libcuda._library()
     except BinaryError as error:
@@ -38,20 +38,20 @@ def _look_for_the_driver_once():
 
 
 def _read_sources_once():
-    """The same few kernels are decorated in hundreds of tests, and each time split into tokens."""
+    """Tokenize each source once: hundreds of tests decorate the same few kernels."""
     tokens = source_text._tokens
     source_text._tokens = functools.lru_cache(1024)(lambda source: tuple(tokens(source)))
 
 
 @pytest.fixture(scope="session")
 def session_scratch(pretended_session):
-    """Where binaries of losing configs lie for all tests: in Triton's cache, which several sessions may share."""
+    """The folder for binaries of losing configs, for all tests: in Triton's cache, which sessions may share."""
     return Path(os.environ["TRITON_CACHE_DIR"]) / "losers"
 
 
 @pytest.fixture(autouse=True)
 def compiled_once(session_scratch, monkeypatch):
-    """A kernel that loses in many tests is compiled once; a test with a cache of Triton's own begins with neither."""
+    """Compile a kernel that loses in many tests once; a test with its own Triton cache starts with neither."""
     of_the_test, sessions = records.scratch_folder, os.environ["TRITON_CACHE_DIR"]
 
     def scratch_folder():
@@ -63,24 +63,24 @@ def compiled_once(session_scratch, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def driver(monkeypatch):
-    """The pretended GPU; nothing runs on it, so trials are timed by the clock of the host."""
+    """The pretended GPU; nothing runs on it, so trials are timed by the host's clock."""
     return fake_cuda.install_with_host_clock(monkeypatch)
 
 
 @pytest.fixture
 def launches(driver):
-    """What was launched so far in this test."""
+    """The launches of this test."""
     return fake_cuda.Launcher.launches
 
 
 @pytest.fixture
 def bench():
-    """A benchmark by which the config with BLOCK 32 is the fastest of 16, 32 and 64."""
+    """A benchmark in which BLOCK 32 is the fastest of 16, 32 and 64."""
     return fake_cuda.by_config({16: 2.0, 32: 1.0, 64: 3.0})
 
 
 def limit_only(monkeypatch, *never_ending):
-    """Let the limit of compile workers hold for what has these words only: on a busy machine the rest takes longer too."""
+    """Apply compile workers' time limit only to configs with these words: a busy machine delays the others too."""
     ask = compile_pool._Worker.ask
 
     def patient(worker, request, limit_s, begun):

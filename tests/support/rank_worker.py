@@ -1,4 +1,4 @@
-"""One rank of `distributed/test_agreement.py`: reads a scenario a line, plays it, and says what came of it."""
+"""One rank of `distributed/test_agreement.py`: reads one scenario per line, plays it, and reports the result."""
 
 import gc
 import itertools
@@ -34,7 +34,7 @@ def refuse(*args, **kwargs):
 
 
 class State:
-    """What is played at the moment: looked up by `globals()`, so that no rank has it in its key."""
+    """The current play; accessed through `globals()`, so that it is not in any rank's key."""
 
     play = None
 
@@ -52,7 +52,7 @@ def body(x, *, step, rank=0):
 
 
 def told_us(call):
-    """What a launch takes on this rank, by its own words: the clock of a busy machine says anything."""
+    """The time of a launch on this rank as given by the scenario, since clocks of busy machines are unreliable."""
     call()
     play = STATE.play
     return 2e4 * (1 + abs(launched[-1] - play.best)) * (1 + 0.1 * play.rank)
@@ -62,10 +62,10 @@ timers.host_us = told_us
 
 
 class Play:
-    """One scenario: a tuned function with times of this rank's own, and what the scenario asks for."""
+    """One scenario: a tuned function with this rank's times, and the requested actions."""
 
     def __init__(self, scenario):
-        self.asked, self.rank = scenario, RANK  # not global: a value that the function uses would be in its key
+        self.asked, self.rank = scenario, RANK  # not global: a global that the function uses would be in its key
         os.environ["AUTOTUNED_CACHE_DIR"] = scenario["cache"].format(rank=RANK)
         self.best = scenario.get("best", [3] * SIZE)[RANK]
         self.meeting = dist.PrefixStore(f"meeting/{scenario['number']}", distributed_c10d._get_default_store())
@@ -80,7 +80,7 @@ class Play:
         self.tuned = autotune(configs, do_bench=do_bench, name="app.body", version="1", **default)(body)
 
     def meet(self):
-        """Wait until every rank has launched as often, as a kernel does that communicates."""
+        """Wait until every rank has launched as often, like a kernel that communicates."""
         name = f"{len(launched)}/{launched[-1]}"
         self.meeting.add(name, 1)
         end = time.monotonic() + 20
@@ -94,7 +94,7 @@ class Play:
         return [1.0 + (launched[-1] - self.best) ** 2] * 3
 
     def compared(self):
-        """Choose alone, then compare with the others; functions of earlier scenarios are gone."""
+        """Choose alone, then compare with the others; functions of earlier scenarios no longer exist."""
         gc.collect()
         self.tuned(1)
         with autotuned.sync(timeout_s=self.asked.get("timeout_s", 30.0)) as agreement:
@@ -106,7 +106,7 @@ class Play:
         return {"digest": autotuned.choices_digest()}
 
     def refreshed(self):
-        """Run untuned, find a newer choice in this rank's store, and refresh with the others; then what is launched."""
+        """Run untuned, put a newer choice into this rank's store, refresh with the others, and return the launched config."""
         gc.collect()
         with autotuned.sync(timeout_s=self.asked.get("timeout_s", 30.0)):
             self.tuned(1)
@@ -119,7 +119,7 @@ class Play:
             except AutotunedError as error:
                 return {"error": type(error).__name__, "text": str(error), "chose": self.call()["chose"]}
             chose = self.call()["chose"]
-            self.tuned.tuner.launcher.clear()  # bound anew, as another signature of the key would be
+            self.tuned.tuner.launcher.clear()  # binds again, as for another signature of the key
             with autotuned.refresh(every_s=1e-3) as alone:
                 while alone.latest is None:
                     time.sleep(1e-3)
@@ -144,7 +144,7 @@ class Play:
             ):
                 answer = self.call()
                 if "error" not in answer:
-                    agreement._ranks = None  # a hit asks nobody
+                    agreement._ranks = None  # a hit makes no request
                     self.tuned(1)
         else:
             answer = self.call()

@@ -1,4 +1,4 @@
-"""Ray nodes on this machine, each with GPUs that are none, and a store of its own; ended with all they have started."""
+"""Ray nodes on this machine, each with pretended GPUs and its own store; ended with all their processes."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-# Whether a cluster counts a node, told by a resource that no other has: what `ray start` says comes before that.
+# Whether a cluster counts a node, by a resource that only this node has: `ray start` reports success before that.
 _COUNTED = """
 import sys, time, ray
 ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
@@ -30,16 +30,16 @@ while not any(node["Alive"] and sys.argv[2] in node["Resources"] for node in ray
 
 
 class Node:
-    """One node: `ray start --block` in a process group of its own; it is there once its cluster counts it.
+    """One node: `ray start --block` in its own process group; ready once its cluster counts it.
 
     Args:
-        folder: For Ray's files; short, since sockets lie in it.
-        store: Of what is measured on it.
+        folder: Folder for Ray's files; short, since it contains sockets.
+        store: The store of its measurements.
         head: Address of the cluster to join; a new one by default.
-        kind: What its GPUs are, for kernels that ask (`fake_gpus.KERNELS`).
+        kind: Product of its GPUs, for kernels that read it (`fake_gpus.KERNELS`).
 
     Attributes:
-        client: Address of a head's client server; "" where Ray came without what that needs.
+        client: Address of a head's client server; "" if Ray is installed without it.
     """
 
     def __init__(self, folder: Path, store: Path, gpus: int, head: str = "", kind: str = "") -> None:
@@ -58,8 +58,8 @@ class Node:
         folder.mkdir(exist_ok=True)
         self._process = subprocess.Popen(
             args,
-            cwd=folder,  # not in the checkout, whose sources would shadow what is installed
-            # Ray's client server forks while gRPC's threads run; gRPC's handlers of that may crash the child.
+            cwd=folder,  # not the checkout, whose sources would shadow the installed package
+            # Ray's client server forks while gRPC's threads run, and gRPC's fork handlers may crash the child.
             env={
                 **os.environ,
                 "GRPC_ENABLE_FORK_SUPPORT": "0",
@@ -84,12 +84,12 @@ class Node:
         said = []
         for line in self._process.stdout:
             said.append(line)
-            if "--block" in line:  # its last words before it only waits
+            if "--block" in line:  # its last line before it waits
                 return
         raise AssertionError(f"no Ray node: {''.join(said)}")
 
     def kill(self) -> None:
-        """As a lost host: everything of it at once."""
+        """Kill all its processes at once, like a lost host."""
         ids = [self._process.pid, *_below(self._process.pid)]
         for pid in ids:
             try:
@@ -105,7 +105,7 @@ class Node:
 
 
 def _below(pid: int) -> list[int]:
-    """All processes that a process has started, and these again."""
+    """All descendants of a process."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     parents = [tuple(map(int, line.split())) for line in listed.splitlines()]
     found = [child for child, parent in parents if parent == pid]

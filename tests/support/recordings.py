@@ -1,4 +1,4 @@
-"""Recorded calls, as texts that a recorder writes and as what is read of them."""
+"""Recorded calls, as lines of a recording and as objects."""
 
 import json
 
@@ -14,12 +14,12 @@ def recorded(n: int, count: int = 1, kernel: str = "app.k", size: int = 0) -> Re
 
 
 def line(call: RecordedCall) -> bytes:
-    """As it stands in a recording."""
+    """The call's line in a recording."""
     return json.dumps({"id": call.identity, **call.to_json(), "count": call.count}).encode() + b"\n"
 
 
 def more(call: RecordedCall, count: int) -> bytes:
-    """A further count of it."""
+    """A line that adds to the call's count."""
     return json.dumps({"id": call.identity, "more": count}).encode() + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Races over samples that were recorded on a GPU: what would have been picked, at what cost, and how far it was off."""
+"""Races over samples recorded on a GPU: the picked config, the cost, and the loss."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from autotuned.search.trial import Trial
 
 DATA = Path(__file__).parents[1] / "data"
 Disturbance = Callable[[float, float, random.Random], float]  # (sample in us, seconds so far, random) -> sample
-BLOCK = 8  # samples of one config that `quality.py` takes in a row
-OVERHEAD_US = 100.0  # flush, restore and the host, a sample
+BLOCK = 8  # consecutive samples of one config that `quality.py` takes
+OVERHEAD_US = 100.0  # per sample: flush, restore and the host
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Samples of each config of one problem, in the order in which they were taken."""
+    """Samples of each config of one problem, in the order of measurement."""
 
     name: str
     samples_us: Sequence[Sequence[float]]
 
     @functools.cached_property
     def true_us(self) -> list[float]:
-        """The mean of all that was recorded without the outer twentieths, by config.
+        """The mean of all samples without the outer twentieths, by config.
 
-        Not the median: the samples of `add` have two modes 2.6% apart, and which of them it lies in is chance.
+        Not the median: the samples of `add` have two modes 2.6% apart, and the median lies in either by chance.
         """
         return [_trimmed_mean(samples) for samples in self.samples_us]
 
@@ -54,7 +54,7 @@ def _trimmed_mean(samples: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Result:
-    """One race: who won, how much slower that is than the best, what it cost, and how sure it was."""
+    """Result of one race: winner, its loss against the best, cost, and quality."""
 
     picked: int
     regret: float
@@ -63,7 +63,7 @@ class Result:
 
 
 def load(path: Path) -> Recording:
-    """Read a file that `tests/bench/quality.py --record` wrote."""
+    """Read a file of `tests/bench/quality.py --record`."""
     data = json.loads(gzip.decompress(path.read_bytes()))
     samples: list[list[float]] = [[] for _ in data["configs"]]
     for index, _, block in data["blocks"]:
@@ -72,14 +72,14 @@ def load(path: Path) -> Recording:
 
 
 def recordings() -> list[Recording]:
-    """All that are in the repository."""
+    """All recordings in the repository."""
     return [load(path) for path in sorted(DATA.glob("samples-*.json.gz"))]
 
 
 def resampled(recording: Recording, seed: int, blocks: int = 150) -> Recording:
-    """As if recorded once more: blocks drawn at random, the same ones for all configs, since these shared conditions.
+    """A bootstrap sample: blocks drawn at random, the same for all configs, since these shared conditions.
 
-    Races over one recording take most of its samples, and so nearly the same ones.
+    Otherwise races over one recording would use nearly the same samples.
     """
     chance, count = random.Random(f"block {seed}"), min(map(len, recording.samples_us)) // BLOCK
     drawn = [BLOCK * chance.randrange(count) for _ in range(blocks)]
@@ -88,14 +88,14 @@ def resampled(recording: Recording, seed: int, blocks: int = 150) -> Recording:
 
 
 def undisturbed(sample_us: float, seconds: float, noise: random.Random) -> float:
-    """As it was recorded."""
+    """The sample as recorded."""
     return sample_us
 
 
 def run(
     recording: Recording, seed: int, disturb: Disturbance = undisturbed, order: Sequence[int] | None = None
 ) -> Result:
-    """Race once: each config's samples come in the recorded order, from a place that the seed decides.
+    """Race once: each config's samples come in the recorded order, from a start that the seed decides.
 
     Args:
         disturb: Changes each sample.
@@ -103,7 +103,7 @@ def run(
     """
     noise, seconds = random.Random(seed), 0.0
     listed = list(order if order is not None else range(len(recording.samples_us)))
-    start = noise.random()  # of all configs: those that were recorded together are raced together
+    start = noise.random()  # the same for all configs: samples recorded together are raced together
     places = [int(start * len(recording.samples_us[index])) for index in listed]
 
     def sample(turn: Sequence[Trial]) -> None:
@@ -123,18 +123,18 @@ def run(
 
 
 def exhaustive_seconds(recording: Recording, samples: int) -> float:
-    """What it would cost to give every config so many samples."""
+    """Seconds to take this many samples of every config."""
     return sum(samples * (us + OVERHEAD_US) for us in recording.true_us) / 1e6
 
 
 def on_device(recording: Recording, seed: int, gpu: Gpu, timer: Timer, restore_us: float, scale: float = 1.0) -> Result:
-    """Race once with the real timer on a simulated device, where a launch takes what was recorded times `scale`.
+    """Race once with the real timer on a simulated device, where a launch takes the recorded time times `scale`.
 
     Args:
-        restore_us: What the device takes to restore what a kernel writes.
+        restore_us: Time for the device to restore the arguments that a kernel writes.
 
     Returns:
-        As `run` does, with the seconds of the host's clock from the first launch of the first config to the end.
+        As for `run`, with seconds of the host's clock from the first launch to the end.
     """
     start = random.Random(seed).random()
     trials = [
@@ -157,15 +157,15 @@ def on_device(recording: Recording, seed: int, gpu: Gpu, timer: Timer, restore_u
 
 
 def search(recording: Recording, seed: int, gpu: Gpu, order: Sequence[int] | None = None) -> Result:
-    """Search as users do: race, repetition and last comparison, with the real timer on a simulated device.
+    """Search as for users: race, repetition and last comparison, with the real timer on a simulated device.
 
-    The first config of the recording runs untuned. With tensors elsewhere each config takes what it takes here.
+    The first config of the recording is the untuned one. Configs take the same time with tensors elsewhere.
     """
     start = random.Random(seed).random()
     launches = [_launches(gpu, samples, start, 1.0) for samples in recording.samples_us]
     listed = [FakeConfig({"at": at}) for at in order or range(len(launches))]
 
-    def launching() -> Generator[None, int, None]:  # not taken apart for the key as a list of all samples is
+    def launching() -> Generator[None, int, None]:  # a generator, since a list of all samples would enter the key
         while True:
             launches[(yield)]()
 

@@ -1,4 +1,4 @@
-"""A kernel whose winner is one config where M is a multiple of 64, and another where not: no neighbour says which."""
+"""A kernel whose winner depends on whether M is a multiple of 64, which no neighbour shows."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ TUNED = [16 * number - (number == 79) for number in range(1, 81)]  # one is odd
 
 
 def key(m: int, **context: Any) -> Key:
-    """The key of a call with M rows, which a tensor has too, and 512 columns."""
+    """The key of a call with M rows, also those of a tensor, and 512 columns."""
     tensor = {"dtype": "torch.float32", "strides": "*1", "shape": [m, 512]}
     return Key("app.k", {"tensors": {"x": tensor}, "values": {"M": m, "N": 512}, "none": []}, {**CONTEXT, **context})
 
@@ -30,7 +30,7 @@ def keep(m: int, only: Any = None, **context: Any) -> None:
 
 
 def keep_all(only: Any = None, **context: Any) -> None:
-    """All that are tuned."""
+    """Store records of all tuned calls."""
     for m in TUNED:
         keep(m, only, **context)
 
@@ -39,7 +39,7 @@ _texts: dict[str, str] = {}  # of the config files that `ruled_files` has made
 
 
 def ruled_files(folder: Path) -> Path:
-    """A folder with config files that have a rule, and an empty store; made once a process."""
+    """A folder with config files that have a rule, and an empty store; created once per process."""
     if not _texts:
         keep_all()
         _texts.update(
@@ -53,6 +53,6 @@ def ruled_files(folder: Path) -> Path:
 
 
 def files(out: Path, **options: Any) -> Any:
-    """Config files from the store."""
+    """Write config files from the store."""
     autotuned.export(out / "exported")
     return autotuned.compress(out / "exported", out=out / "few", **{"within": "5%", **options})

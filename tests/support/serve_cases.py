@@ -1,4 +1,4 @@
-"""Run every case of the named modules and fail if anything was searched.
+"""Run all cases of the named modules and fail if any call searched.
 
 Usage: python tests/support/serve_cases.py DEVICE MODULE...
 """
@@ -16,7 +16,7 @@ def tuned_objects(module: str):
 
 
 def run(kernel, device: str) -> None:
-    """Launch each case once and print where the time went."""
+    """Launch each case once, and print times of look-ups and compilations."""
     cases = [case for generator in kernel.cases for case in generator(device)]
     for case in cases:
         launch = kernel[case["grid"]] if "grid" in case else kernel
@@ -31,7 +31,7 @@ def run(kernel, device: str) -> None:
 
 
 def main() -> None:
-    """All modules given on the command line."""
+    """Run the modules given on the command line."""
     device, *modules = sys.argv[1:]
     for kernel in [kernel for module in modules for kernel in tuned_objects(module)]:
         run(kernel, device)

@@ -1,4 +1,4 @@
-"""The kernel of `shipped_kernel.py` with its binaries: tuned and built once a session, served where nothing compiles."""
+"""The kernel of `shipped_kernel.py` with its binaries: tuned and built once per session, served without a compiler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotuned.offline import binaries
 
 
 def fresh():
-    """The kernel as a new process imports it."""
+    """The kernel as imported by a new process."""
     sys.modules.pop("shipped_kernel", None)
     module = importlib.import_module("shipped_kernel")
     module.bench.calls.clear()
@@ -36,7 +36,7 @@ def compiled_by_triton(kernel):
 
 @pytest.fixture(scope="session")
 def built_once(tmp_path_factory):
-    """Where the first test that needs them leaves the store and the files."""
+    """The folder in which the first test that needs them leaves store and files."""
     return tmp_path_factory.mktemp("shipped-binaries")
 
 
@@ -52,7 +52,7 @@ def _build(folder):
 
 @pytest.fixture
 def shipped(driver, built_once, tmp_path):
-    """A folder with the choices for both cases, and the binaries for them; the store has the choices too."""
+    """A folder with the choices and binaries for both cases; the store also has the choices."""
     if not (built_once / "store").exists():
         _build(built_once)
     else:
@@ -69,7 +69,7 @@ def library(monkeypatch):
 
 @pytest.fixture
 def nothing_compiles_later(monkeypatch):
-    """From its call on, whatever compiles raises, and so does the hash over Triton's files."""
+    """A function that makes every compilation, and the hash of Triton's files, raise from then on."""
 
     def refuse(*args, **kwargs):
         raise AssertionError("compiled")
@@ -89,7 +89,7 @@ def nothing_compiles(nothing_compiles_later):
 
 @pytest.fixture
 def served(shipped, library, tmp_path, monkeypatch):
-    """The kernel in a process that begins with empty caches and the folder registered."""
+    """The kernel in a process with empty caches and the folder registered."""
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
     autotuned.register_configs(shipped, binaries=True)
     return fresh().add
@@ -97,5 +97,5 @@ def served(shipped, library, tmp_path, monkeypatch):
 
 @pytest.fixture
 def second(served, nothing_compiles):
-    """The same where nothing can be compiled."""
+    """The same without a compiler."""
     return served

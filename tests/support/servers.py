@@ -11,14 +11,14 @@ from typing import Any
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
 def is_open(port: int) -> bool:
-    """Whether somebody listens."""
+    """Whether a server listens on a port."""
     with socket.socket() as one:
         one.settimeout(1.0)
         return one.connect_ex(("127.0.0.1", port)) == 0
@@ -49,7 +49,7 @@ class Server:
 
 
 def redis_missing() -> str:
-    """Why there is no Redis server to test with; "" where there is."""
+    """Why there is no Redis server to test with; "" if there is."""
     if shutil.which("redis-server") is None:
         return "needs redis-server (apt-get install redis-server)"
     try:
@@ -60,14 +60,14 @@ def redis_missing() -> str:
 
 
 def redis_server(folder: Path, *options: str) -> Server:
-    """An empty Redis server, whose data ends with it."""
+    """An empty Redis server without persistence."""
     port = free_port()
     command = ("redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", *options)
     return Server(*command, port=port, folder=folder)
 
 
 def s3_missing() -> str:
-    """Why there is no S3 server to test with; "" where there is."""
+    """Why there is no S3 server to test with; "" if there is."""
     try:
         import moto.server  # noqa: F401
         import s3fs  # noqa: F401
@@ -86,9 +86,9 @@ class Proxy:
     """Stands between a client and a server.
 
     Attributes:
-        delay_s: How long each answer is held back.
-        most: Bytes of an answer after which the connection is cut; None for all.
-        is_cut: Whether connections are refused, and those that there are cut.
+        delay_s: Delay of each answer, in seconds.
+        most: Bytes of an answer after which the connection is cut; None for no limit.
+        is_cut: Whether new connections are refused, and existing ones are cut.
     """
 
     def __init__(self, port: int) -> None:
@@ -100,7 +100,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Cut all connections, and make no more."""
+        """Cut all connections, and refuse new ones."""
         self.is_cut = True
         for one in self._sockets:
             one.close()

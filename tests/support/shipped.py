@@ -1,4 +1,4 @@
-"""Config files as tests write, publish and ask them, with three configs to choose from."""
+"""Writes, publishes and looks up config files for tests, with three configs to choose from."""
 
 import importlib.metadata
 from pathlib import Path
@@ -18,7 +18,7 @@ LIVE = by_identity(SMALL, LARGE, OTHER)
 KEY = make_key()
 SLUG = from_json(DEVICE).slug
 
-# Texts that are no config file of `KEY`, by what is wrong with them.
+# Texts that are not a config file of `KEY`, by their fault.
 BROKEN = {
     "cut off": '{"schema": 1,',
     "newer schema": '{"schema": 2}',
@@ -33,7 +33,7 @@ def write(folder: Path, *entries: tuple[Key, FakeConfig], name: str = "app.k") -
 
 
 def write_measured(folder: Path, *found: tuple[Key, FakeConfig, float | None, float | None], name: str = "") -> Path:
-    """The same with the time and gain of each."""
+    """The same with the time and gain of each choice."""
     file = ConfigFile(name or found[0][0].kernel, from_json(found[0][0].context["device"]))
     forms = {id(config): form(config) for config in {id(one[1]): one[1] for one in found}.values()}
     for key, config, us, ratio in found:
@@ -42,25 +42,25 @@ def write_measured(folder: Path, *found: tuple[Key, FakeConfig, float | None, fl
 
 
 def write_broken(folder: Path, kind: str) -> Path:
-    """One of `BROKEN`, where the config file of `KEY` would be."""
+    """One of `BROKEN` in place of the config file of `KEY`."""
     path = write(folder, (KEY, SMALL))
     path.write_text(BROKEN[kind])
     return path
 
 
 def package(root: Path, name: str, config: FakeConfig) -> None:
-    """A package that brings this choice for `KEY`."""
+    """A package that ships this choice for `KEY`."""
     (root / name).mkdir(parents=True)
     (root / name / "__init__.py").touch()
     write(root / name, (KEY, config))
 
 
 def publish(patch: pytest.MonkeyPatch, *values: str) -> None:
-    """Entry points as installed distributions would have them."""
+    """Pretend entry points of installed distributions."""
     points = [importlib.metadata.EntryPoint(f"p{n}", value, lookup.GROUP) for n, value in enumerate(values)]
     patch.setattr(importlib.metadata, "entry_points", lambda group: points if group == lookup.GROUP else [])
 
 
 def find(key: Key, strict: bool = False, exact: bool = False, factors: Any = None, live: Any = LIVE) -> Any:
-    """What a call gets."""
+    """The choice that a call gets from config files."""
     return sources.find(key, live, list(sources.places(strict, exact, factors or {})), (), strict)

@@ -1,4 +1,4 @@
-"""A tuned kernel that ships with binaries: the tests tune it, build for it, and launch it from what was built."""
+"""A tuned kernel that ships with binaries: tests tune it, build its binaries, and launch them."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""A GPU that only keeps time: what a timer enqueues takes so long on the device, and so long of the host's clock."""
+"""A simulated GPU that only keeps time: enqueued work takes given times on the device and of the host's clock."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from autotuned.search import timers
 
 @dataclass(frozen=True)
 class Costs:
-    """Microseconds: of the host for each thing that it enqueues, and of the device for what it does between launches.
+    """Microseconds of the host to enqueue each operation, and of the device for its work between launches.
 
-    As on the host of an H100: Triton's own launch with a dozen arguments, torch's operators, 100 MiB written.
+    Measured on the host of an H100: Triton's own launch with a dozen arguments, torch's operators, 100 MiB written.
     """
 
     launch_us: float = 25.0
@@ -29,9 +29,9 @@ class Costs:
 
 
 class Bursts:
-    """Another user of the device, as `tests/bench/quality.py --load 0.3` is: bursts of 0.3 ms, each with its own effect.
+    """Another user of the device, like `tests/bench/quality.py --load 0.3`: bursts of 0.3 ms, each with its own effect.
 
-    What runs meanwhile gets 30% to 80% of its speed.
+    Work that runs meanwhile gets 30% to 80% of its speed.
     """
 
     def __init__(self, seed: int, share: float = 0.3) -> None:
@@ -40,7 +40,7 @@ class Bursts:
         self._speed = 1.0
 
     def __call__(self, start_us: float, device_us: float) -> float:
-        """What takes so long alone takes, from some time on, which never goes back."""
+        """Duration of work that takes `device_us` alone and starts at `start_us`, which never decreases."""
         now_us = start_us
         while True:
             if now_us >= self._end_us:
@@ -56,25 +56,25 @@ class Bursts:
 
     def _next(self) -> None:
         length_us = self._chance.uniform(280, 420)
-        pause_us = length_us * (1 / self._share - 1) + self._chance.uniform(40, 120)  # `time.sleep` is late
+        pause_us = length_us * (1 / self._share - 1) + self._chance.uniform(40, 120)  # `time.sleep` returns late
         self._begin_us = self._end_us + pause_us
         self._end_us, self._speed = self._begin_us + length_us, self._chance.uniform(0.3, 0.8)
 
 
 def alone(start_us: float, device_us: float) -> float:
-    """What it takes with nobody else on the device."""
+    """Duration of work without other users."""
     return device_us
 
 
 @dataclass
 class Gpu:
-    """Two clocks, in microseconds: the host's, and when the device will have done all that it was given.
+    """Two clocks, in microseconds: the host's, and the time at which the device will have finished its work.
 
     Attributes:
-        counts: How often each thing was asked of it.
-        held_us: What sleeping kernels took.
-        stall: Microseconds that the host loses at a launch besides; asked at each.
-        shared: What work takes that begins at some microsecond and takes so many alone.
+        counts: Number of calls of each operation.
+        held_us: Total time of sleeping kernels.
+        stall: Gives extra microseconds that the host loses at a launch; called at each.
+        shared: Gives the duration of work from its start and its duration without other users.
     """
 
     costs: Costs = field(default_factory=Costs)
@@ -86,18 +86,18 @@ class Gpu:
     shared: Callable[[float, float], float] = alone
 
     def enqueue(self, device_us: float, host_us: float) -> None:
-        """Work for the device, which begins when it has done what it has, and not before it was enqueued."""
+        """Enqueue work for the device, which begins after earlier work, and not before it is enqueued."""
         self.now_us += host_us
         start_us = max(self.busy_until_us, self.now_us)
         self.busy_until_us = start_us + self.shared(start_us, device_us)
 
     def launch(self, device_us: float) -> None:
-        """A kernel of so many microseconds."""
+        """Launch a kernel of this many microseconds."""
         self.counts["launches"] += 1
         self.enqueue(device_us, self.costs.launch_us + self.stall())
 
     def operator(self, device_us: float) -> None:
-        """A copy or a memset of torch's."""
+        """Run a copy or a memset of torch."""
         self.counts["operators"] += 1
         self.enqueue(device_us, self.costs.operator_us)
 
@@ -112,7 +112,7 @@ class Gpu:
         self.enqueue(cycles / 2000, self.costs.operator_us)
 
     def torch(self) -> Any:
-        """`torch` as `CudaTimer` uses it."""
+        """The part of `torch` that `CudaTimer` uses."""
         flush = SimpleNamespace(zero_=lambda: self.operator(self.costs.flush_us))
         cuda = SimpleNamespace(
             get_device_properties=lambda: SimpleNamespace(L2_cache_size=50 << 20, uuid="simulated"),
@@ -125,13 +125,13 @@ class Gpu:
         return SimpleNamespace(cuda=cuda, int8="int8", OutOfMemoryError=MemoryError, empty=lambda *size, **how: flush)
 
     def install(self, monkeypatch: Any) -> timers.CudaTimer:
-        """Let `measure` see this device and this clock; undone by `monkeypatch`. Returns a timer of it."""
+        """Let `measure` use this device and clock; undone by `monkeypatch`. Returns its timer."""
         monkeypatch.setitem(sys.modules, "torch", self.torch())
         monkeypatch.setattr(timers, "time", self.time())
         return timers.CudaTimer()
 
     def time(self) -> Any:
-        """The module `time` by the host's clock."""
+        """The module `time` with the host's clock."""
         return SimpleNamespace(
             perf_counter=lambda: self.now_us / 1e6, monotonic=lambda: self.now_us / 1e6, sleep=self._wait
         )
@@ -141,7 +141,7 @@ class Gpu:
 
 
 class Event:
-    """Done when the device has come to it."""
+    """Done when the device reaches it."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu, self._at_us = gpu, 0.0
@@ -152,7 +152,7 @@ class Event:
         self._at_us = self._gpu.busy_until_us
 
     def query(self) -> bool:
-        """Whether the device has come to it."""
+        """Whether the device has reached it."""
         self._gpu.now_us += self._gpu.costs.query_us
         return self._at_us <= self._gpu.now_us
 

@@ -1,4 +1,4 @@
-"""The kernel whose choice a started process finds stored: what a start costs is counted and timed with it."""
+"""The kernel with a stored choice that is used to count and time process start-up."""
 
 KERNEL = """
 import triton

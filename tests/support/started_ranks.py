@@ -1,4 +1,4 @@
-"""Ranks of one job on one host, as processes (`tests/compiled/rank_process.py`), and how often they ran `ptxas`."""
+"""Ranks of one job on one host, as processes (`tests/compiled/rank_process.py`), and the number of `ptxas` runs."""
 
 import json
 import os
@@ -14,7 +14,7 @@ PTXAS = get_ptxas(90).path
 
 
 class Ranks:
-    """Starts ranks that wait for a line before they tune; all compile into one cache of Triton's below `folder`."""
+    """Starts ranks that wait for a line before they tune; all compile into one Triton cache below `folder`."""
 
     def __init__(self, folder):
         self.folder, self._runs, self.started = folder, folder / "ptxas-runs", []
@@ -36,11 +36,11 @@ class Ranks:
         return process
 
     def assemblies(self):
-        """How often ptxas has run."""
+        """Number of ptxas runs."""
         return len(self._runs.read_text().splitlines()) if self._runs.exists() else 0
 
     def end(self):
-        """Kill those that are left."""
+        """Kill the remaining ranks."""
         for process in self.started:
             process.kill()
             process.wait()
@@ -50,7 +50,7 @@ class Ranks:
 
 @pytest.fixture
 def start(tmp_path):
-    """A `Ranks` of this test."""
+    """This test's `Ranks`."""
     ranks = Ranks(tmp_path)
     yield ranks
     ranks.end()
@@ -66,13 +66,13 @@ def begin(*processes):
 
 
 def go(*processes):
-    """`begin`, and what each has found."""
+    """`begin`, and return each rank's result."""
     begin(*processes)
     return ended(*processes)
 
 
 def ended(*processes):
-    """What each has found."""
+    """Each rank's result."""
     found = [json.loads(process.stdout.readlines()[-1]) for process in processes]
     assert [process.wait() for process in processes] == [0] * len(processes)
     return found

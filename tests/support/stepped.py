@@ -1,4 +1,4 @@
-"""Plain callables with a step to choose, which say in `LAST` what they ran with, and times for each step."""
+"""Plain callables with a tuned step, which they record in `LAST`, and times for each step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ STEPS = [Config({"step": 1}), Config({"step": 2})]
 
 
 class Last:
-    """The step that a function ran with; an object of a class, because a global's value would be part of the key."""
+    """The step that a function ran with; an attribute, since the value of a global would be in the key."""
 
     step = 0
 
@@ -23,7 +23,7 @@ LAST = Last()
 
 
 def by_step(times: dict[int, float]) -> Any:
-    """A benchmark that gives each config the time of its `step`, in ms; `bench.calls` lists the steps in order."""
+    """A benchmark that returns each `step`'s time in ms; `bench.calls` lists the steps in order."""
 
     def bench(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
         call()
@@ -53,5 +53,5 @@ def total(x: np.ndarray, step: int = 8) -> float:
 
 
 def make(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`make(function, **options)(configs, **more)` decorates; a quick benchmark unless one is given."""
+    """`make(function, **options)(configs, **more)` decorates; the default is a quick benchmark."""
     return lambda configs, **more: autotune(configs, **({"do_bench": quick} | options | more))(function)

@@ -1,4 +1,4 @@
-"""Records as hosts measure them, what a shared store has, and a host that calls a tuned function."""
+"""Records as measured by hosts, the content of a shared store, and a host that calls a tuned function."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ def block_of(found: TuningRecord | None) -> Any:
 
 
 def data_in(client: Client, key: Key) -> bytes | None:
-    """What lies in the store for a key."""
+    """The store's data for a key."""
     found: bytes | None = client._backend().read(record_name(key.digest), MAX_RECORD_BYTES)[0]
     return found
 
@@ -41,7 +41,7 @@ class Host:
         self.during: Callable[[], Any] = lambda: None
 
     def call(self, n: int, url: str, default: bool = False, **options: Any) -> tuple[int, int]:
-        """What a new process of this host gets for a call, and how many searches that took."""
+        """The config that a new process of this host gets for a call, and its number of searches."""
         self._patch.setenv("AUTOTUNED_CACHE_DIR", str(self.folder))
         with autotuned.connect(url, **{"wait_s": 5.0, **options}) as self.connection:
             tuned = self.tuned(default)

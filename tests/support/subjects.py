@@ -1,4 +1,4 @@
-"""Triton's tuner and ours as subjects of one test: as it is, with a memory, replaced, and our own decorator."""
+"""Triton's tuner and ours as subjects of one test: stock, seeded, replaced, and our own decorator."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ import autotuned
 from autotuned.dropin import install
 
 SUBJECTS = ["triton", "seeded", "raced", "beside", "replaced", "autotuned"]
-# `install()` as it stands; with replace=True over kernels that Triton's own decorator made, and over those of ours.
+# Plain `install()`; with replace=True over kernels with Triton's own decorator, and over those with ours.
 # "raced" is `install(race=True)`.
 INSTALLED = ["seeded", "raced", "beside", "replaced"]
 OURS = ["seeded", "raced", "beside", "replaced", "autotuned"]
@@ -21,7 +21,7 @@ VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 @dataclass(frozen=True)
 class Subject:
-    """One of them: its name and its decorator."""
+    """A subject: its name and its decorator."""
 
     name: str
     autotune: Callable[..., Any]
@@ -34,7 +34,7 @@ class Subject:
 
 @contextlib.contextmanager
 def subject(name: str) -> Iterator[Subject]:
-    """A subject, installed for as long as the block runs."""
+    """A subject, installed within a `with` block."""
     stock = triton.autotune
     if name in INSTALLED:
         install.install(replace=name in ("beside", "replaced"), race=name == "raced")

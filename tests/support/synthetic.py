@@ -1,7 +1,7 @@
-"""Pretended matrix products: times of configs from a plausible model of tiles, waves, memory and noise.
+"""Synthetic matrix products: times of configs from a plausible model of tiles, waves, memory and noise.
 
-Not recorded on any GPU, and nothing in the package was chosen by them: numbers from here say that a method works as it
-claims, and nothing of what it is worth on a card.
+Not recorded on any GPU, and not used to choose anything in the package: these numbers show that a method works as
+claimed, not its value on a card.
 """
 
 import math
@@ -28,7 +28,7 @@ PAIRS = (
 
 @cache
 def form_of(config: tuple[int, ...]) -> str:
-    """A config as records know it: the text of its canonical form."""
+    """A config as the text of its canonical form."""
     m, n, k, warps, stages = config
     more = {"num_ctas": 1, "maxnreg": None, "ir_override": None, "pre_hook": False}
     return canonical({"kwargs": {"BM": m, "BN": n, "BK": k}, "num_warps": warps, "num_stages": stages, **more})
@@ -46,7 +46,7 @@ def call_of(m: int, n: int, k: int) -> dict[str, Any]:
 
 
 def sizes_of(m: int, n: int, k: int) -> Sizes:
-    """All sizes of a call, as a rule is asked with them."""
+    """All sizes of a call, in the form for rules."""
     return shape_of(call_of(m, n, k)).sizes
 
 
@@ -56,7 +56,7 @@ class Kernel:
     def __init__(self, seed: int, configs: int = 40, noise: float = 0.01) -> None:
         self._random = random.Random(seed)
         draw, choose = self._random.uniform, self._random.choice
-        self.sms, self._flops, self._bytes = choose((80, 108, 132)), draw(150e6, 800e6), draw(0.9e6, 4e6)  # a us
+        self.sms, self._flops, self._bytes = choose((80, 108, 132)), draw(150e6, 800e6), draw(0.9e6, 4e6)  # per us
         self._launch, self._noise = draw(1.5, 4.0), noise
         self._warps = {4: draw(0.85, 1.0), 8: draw(0.85, 1.0)}
         grid = [
@@ -80,7 +80,7 @@ class Kernel:
         return self._launch + self._own[config] * (max(compute, traffic / self._bytes) + latency)
 
     def times(self, m: int, n: int, k: int) -> dict[str, float]:
-        """Times of all configs, as one measurement gives them."""
+        """Times of all configs, as from one measurement."""
         noisy = lambda: math.exp(self._random.gauss(0, self._noise))
         return {form_of(config): self.us(config, m, n, k) * noisy() for config in self.configs}
 
@@ -105,7 +105,7 @@ class Kernel:
 
 
 class Regimes(Kernel):
-    """Each config is best around a size of its own and loses smoothly away from it."""
+    """Each config is best around its own size and loses smoothly away from it."""
 
     def us(self, config: tuple[int, ...], m: int, n: int, k: int) -> float:
         """Time without noise."""
@@ -114,7 +114,7 @@ class Regimes(Kernel):
 
 
 class Cliffs(Regimes):
-    """The same with a fall where a config's tile does not divide the size, and where it does not fill the card."""
+    """The same with a drop if a config's tile does not divide the size or does not fill the card."""
 
     def us(self, config: tuple[int, ...], m: int, n: int, k: int) -> float:
         """Time without noise."""

@@ -1,4 +1,4 @@
-"""Launch tables of the Python twin, what a key may hold of an argument `a`, and whether two values share words."""
+"""Launch tables of the Python twin, key specs for an argument `a`, and whether two values share words."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from autotuned.launch.table import PyLauncher
 
 
 class Bound:
-    """What the table holds; the launcher never looks into it."""
+    """An entry of the table, opaque to the launcher."""
 
 
 def launcher(*names: str, spec: KeySpec = KeySpec(), device: Callable[[], int] = lambda: 0) -> PyLauncher:
@@ -28,7 +28,7 @@ def of_kernel(*names: str) -> PyLauncher:
 
 
 def shares_words(spec: KeySpec, one: Any, other: Any, is_of_kernel: bool = False) -> bool:
-    """Whether what is bound for one value of the argument `a` is found for another."""
+    """Whether an entry bound for one value of the argument `a` is found for another."""
     table = PyLauncher(("a",), spec, lambda: lambda: 0, places=not is_of_kernel)
     assert table.bind((one,), Bound())
     return table.find((other,)) is not None

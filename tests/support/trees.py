@@ -1,4 +1,4 @@
-"""Source files taken apart once for all tests that read them: that takes most of the time of each."""
+"""Source files parsed once for all tests that read them, since parsing takes most of their time."""
 
 import ast
 import functools
@@ -7,11 +7,11 @@ from pathlib import Path
 
 @functools.cache
 def tree_of(path: Path) -> ast.Module:
-    """A file's syntax tree, which nobody changes."""
+    """A file's syntax tree; shared, so never modified."""
     return ast.parse(path.read_text())
 
 
 @functools.cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """All of its nodes."""
+    """All nodes of a file's syntax tree."""
     return (*ast.walk(tree_of(path)),)

@@ -1,6 +1,6 @@
-"""A program as users write it, for type checkers: it is read by mypy and pyright and never run.
+"""A program as users write it, checked by mypy and pyright and never run.
 
-A line that ends in `# wrong` must be refused, every other one accepted.
+Lines that end in `# wrong` must be refused, all others accepted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does."""
+"""Waits for another thread or process."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import pytest
 
 
 def until(reached: Callable[[], object], limit_s: float = 120.0) -> None:
-    """Wait until something is reached; the test fails when it does not come."""
+    """Wait until a condition holds; the test fails if it does not within the limit."""
     end = time.monotonic() + limit_s
     while not reached():
         if time.monotonic() > end:

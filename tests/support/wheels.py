@@ -1,4 +1,4 @@
-"""The wheel and the source distribution of what is in this checkout, built without network."""
+"""Builds the wheel and the source distribution of this checkout, without network."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def build_wheel(source_distribution: Path, folder: Path) -> Path:
-    """Of a source distribution."""
+    """Build a wheel from a source distribution."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder]
     subprocess.run([*command, source_distribution], check=True, capture_output=True, text=True)
     return next(folder.glob("*.whl"))
 
 
 def build_source_distribution(source: Path, folder: Path) -> Path:
-    """Of what is in this checkout, whatever lies about in it."""
+    """Build the source distribution of a checkout, without stray files."""
     for name in ("autotuned", "cli", "configs"):
         copy_sources(ROOT / name, source / name)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -28,7 +28,7 @@ def build_source_distribution(source: Path, folder: Path) -> Path:
 
 
 def copy_sources(source: Path, target: Path) -> None:
-    """Everything but what running leaves behind."""
+    """Copy all files except those that running creates."""
     for path in source.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".so", ".pyc"):
             (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)

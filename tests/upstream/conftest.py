@@ -1,4 +1,4 @@
-"""Every test here runs on Triton's tuner and on ours; half of them in the interpreter, half on a pretended GPU."""
+"""Every test here runs on Triton's tuner and on ours; some in the interpreter, some on a pretended GPU."""
 
 import os
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ collect_ignore_glob = ["test_interpreted_*.py"] if COMPILED else ["test_compiled
 
 
 def pytest_generate_tests(metafunc):
-    """All four subjects, unless a test names those it is about."""
+    """All four subjects, unless a test names its own."""
     import subjects
 
     if "subject" in metafunc.fixturenames:
@@ -56,7 +56,7 @@ else:
             return (other.time - self.time) * 1e3
 
     class _Driver:
-        """What Triton's benchmark asks of a driver, for the interpreter."""
+        """The driver that Triton's benchmark needs, for the interpreter."""
 
         get_current_device = staticmethod(lambda: 0)
         get_current_stream = staticmethod(lambda index: 0)
@@ -77,7 +77,7 @@ else:
 
     @pytest.fixture(autouse=True)
     def driver():
-        """Something to measure on: the GPU if there is one, else a stand-in, for Triton's interpreter has none."""
+        """A driver to measure with: the GPU's if there is one, else a stand-in for the interpreter, which has none."""
         if torch.cuda.is_available():
             yield None
             return
@@ -88,5 +88,5 @@ else:
 
     @pytest.fixture
     def device():
-        """Where tensors go."""
+        """The device of tensors."""
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,1 +1,1 @@
-"""Make config files ready to ship: export, check, compress, prune, push and pull; `export.py` first."""
+"""Prepare config files for shipping: export, check, compress, prune, push and pull; `export.py` first."""

@@ -1,4 +1,4 @@
-"""Checks config files, and on request whether they still fit their kernels and still win."""
+"""Checks config files, and on request whether they still fit their kernels and are still the fastest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CheckResult(Audit):
         measured: The choices timed again; None unless requested.
         untimed: A line for each kernel with choices that were not timed.
         tolerance: Allowed loss against the runner-up.
-        dropped: What was done about choices slower than untuned, one line each.
+        dropped: What `fix` did about choices slower than untuned, one line each.
     """
 
     def __init__(self, paths: PathLike | Iterable[PathLike], tolerance: float) -> None:
@@ -42,7 +42,7 @@ class CheckResult(Audit):
 
     @property
     def passed(self) -> bool:
-        """Whether there are no faults and no losing choices; a measurement that timed nothing has not passed."""
+        """Whether there are no faults and no losing choices; False for a measurement that timed nothing."""
         left = [one for one in self.lost if not (one.beaten and self.dropped)]
         return not self.faults and not left and self.measured != []
 
@@ -65,15 +65,15 @@ def check(
 ) -> CheckResult:
     """Check config files: schema, values, duplicates, dead or shadowed entries, and their binaries.
 
-    That needs neither torch nor a GPU. Choices of an earlier path shadow those of later ones.
+    This needs neither torch nor a GPU. Choices of an earlier path shadow those of later ones.
 
     Args:
         paths: Config files, or folders of them.
         imports: Import the kernels and compare the entries with their signatures, configs and source.
         measure: Also time the choices for this device against the untuned config and the runner-up.
-        targets: Where the kernels are, as for `tune`; others are imported by name.
+        targets: Files or modules with the kernels, as for `tune`; other kernels are imported by name.
         tolerance: Allowed loss against the runner-up, 0.05 for 5%. Against the untuned config no loss is allowed.
-        fix: With `measure`: stop choices slower than untuned from serving; `dropped` lists them.
+        fix: With `measure`: remove choices slower than untuned; `dropped` lists what was done.
 
     Raises:
         OptionError: The tolerance is below 0, or `fix` is given without `measure`.

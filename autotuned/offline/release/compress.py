@@ -1,4 +1,4 @@
-"""`compress`: a few configs that serve all tuned calls of a kernel, and rules for the untuned ones."""
+"""`compress`: finds a few configs that serve all tuned calls of a kernel, and rules for untuned ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Left:
     why: str
 
     def to_json(self) -> dict[str, Json]:
-        """What `autotuned compress --json` prints of it."""
+        """The call as `autotuned compress --json` prints it."""
         return {"kernel": self.key.kernel, "device": self.key.context["device"], "call": self.key.call, "why": self.why}
 
 
@@ -49,10 +49,12 @@ class Compressed:
     """The configs chosen for the calls of one kernel on one device in one context.
 
     Attributes:
-        context: Of their keys, including the device.
-        calls: How many have times. `before`: how many configs were best for some of them.
-        configs: The chosen ones, in canonical form.
-        least: Proven lower bound of how many are needed. `is_exact`: whether the choice is proven best.
+        context: The context of their keys, including the device.
+        calls: Number of calls with times.
+        before: Number of configs that were best for some call.
+        configs: The chosen configs, in canonical form.
+        least: Proven lower bound of the number of configs.
+        is_exact: Whether no smaller number suffices, by proof.
         worst: The largest loss of a served call.
         fits: The fitted rules, one for each group of calls that differ in sizes only.
     """
@@ -68,7 +70,7 @@ class Compressed:
     fits: tuple[Fit, ...]
 
     def to_json(self) -> dict[str, Json]:
-        """What `autotuned compress --json` prints of it."""
+        """The kernel as `autotuned compress --json` prints it."""
         rules = [{"sizes": list(one.table.names), **one.to_json()} for one in self.fits]
         plain = {"kernel": self.kernel, "context": self.context, "calls": self.calls, "before": self.before}
         chosen = {"configs": list(map(dict, self.configs)), "least": self.least, "exact": self.is_exact}
@@ -82,8 +84,8 @@ class CompressResult(JsonFields):
     Attributes:
         files: The written config files.
         kernels: One per kernel, device and context.
-        left: Calls that keep their config: without times, or not served well enough by the chosen ones.
-        faults: What could not be read.
+        left: Calls that keep their config: without times, or not served well enough by the chosen configs.
+        faults: Files and entries that could not be read.
     """
 
     files: list[str] = field(default_factory=list)
@@ -103,8 +105,8 @@ def compress(
 ) -> CompressResult:
     """Choose the fewest configs that serve every tuned call, and fit rules for untuned ones.
 
-    Each kernel, device and context is compressed separately. Nothing is guessed: a config serves only calls that it was
-    measured for, and a call without times keeps its config.
+    Each kernel, device and context is compressed separately. Nothing is guessed: a config serves only calls that it
+    was measured for, and a call without times keeps its config.
 
     Args:
         paths: Config files or folders of them, with times from this user's store; or records, folders of records, or a
@@ -112,8 +114,8 @@ def compress(
         within: Allowed loss of a tuned call against its best config: "5%" or 0.05.
         out: The folder for the config files; may be the input folder.
         max_configs: Largest number of configs per kernel, device and context.
-        targets: Modules, files or recordings, as for `tune`, whose cases are first measured with the configs that won
-            other calls; None measures nothing.
+        targets: Modules or files, as for `tune`, whose cases are first measured with the configs that won other calls;
+            None measures nothing.
 
     Raises:
         OptionError: `within` or `max_configs` is not above 0.
@@ -142,7 +144,7 @@ def compress(
 
 @dataclass(frozen=True)
 class _Call:
-    """A call to serve: its entry, and its record if that has times."""
+    """A call to serve: its entry, and its record if it has times."""
 
     key: Key
     entry: Entry
@@ -150,7 +152,7 @@ class _Call:
 
     @property
     def times(self) -> dict[str, float]:
-        """Microseconds by config, for configs that passed the same checks as the entry's."""
+        """Microseconds by config, for configs that passed the same checks as the entry's config."""
         found = self.record.timings if self.record is not None else ()
         return {one.identity: one.median_us for one in found if one.serves(self.entry.conditions) and one.median_us}
 
@@ -234,7 +236,7 @@ def _time(there: _Call, tuner: Tuner, call: Call, wanted: Collection[str]) -> No
     stays = there.entry.identity
     timed = verify.retime(tuner, call, live.only({*missing, stays}), stays)[1]
     now, then = timed[stays].median_us, before.median_us
-    if now and then:  # clocks may differ now: keep the ratio to the winner
+    if now and then:  # clocks may have changed: keep the ratio to the winner
         records.keep(before.extended([_scaled(timed[name], then / now) for name in sorted(missing)]))
 
 
@@ -275,7 +277,7 @@ def _compress(calls: Sequence[_Call], within: float, most: int | None, result: C
 
 
 def _with_config(call: _Call, config: str) -> Entry:
-    """The entry with another config of its record, and that one's conditions."""
+    """The entry with another config of its record, under that config's conditions."""
     timing = call.timing(config)
     if config == call.entry.identity or timing is None or call.record is None:
         return call.entry
@@ -297,7 +299,7 @@ def _write(entries: Sequence[tuple[Key, Entry]], fits: Sequence[tuple[Fit, Seque
 
 
 def _under(calls: Sequence[_Call], configs: Sequence[str]) -> Conditions:
-    """Common conditions of all times of some configs: the least protection, and the checks that all passed."""
+    """Conditions common to all times of some configs: the least protection, and the checks that all passed."""
     found = [call.record.conditions for call in calls if call.record is not None]
     restores = [one.restore for one in found if one.restore is not None]
     restore = reduce(lambda one, other: tuple(sorted(set(one) & set(other))), restores) if restores else None

@@ -15,7 +15,7 @@ from autotuned.typed_json import Json
 
 @dataclass
 class ExportResult:
-    """The config files that `export` wrote, and their compiled kernels; None if not requested."""
+    """The config files that `export` wrote, and their compiled kernels (None if not requested)."""
 
     files: list[Path]
     binaries: BuildResult | None = None
@@ -35,11 +35,12 @@ def export(
 ) -> ExportResult:
     """Write the choices of the user's store into config files below a folder; other entries in them stay.
 
-    Unfinished searches, and choices that only one process can read, are left out.
+    Unfinished searches, and choices that are valid in one process only, are omitted.
 
     Args:
+        out: The folder.
         kernels: Names of kernels, or dotted suffixes of them; None for all.
-        binaries: Also compile the kernels for all entries of the folder, for the architectures its files name. Needs no
+        binaries: Also compile the kernels for all entries of the folder, for the architectures in its files. Needs no
             GPU; if there are files already, the store may be empty.
         targets: Modules and files with cases, and recordings, whose calls to compile for. By default kernels are
             imported by name.

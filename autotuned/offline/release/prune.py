@@ -1,4 +1,4 @@
-"""`prune`: removes entries that no call of a recording uses from config files, with their compiled kernels."""
+"""`prune`: removes entries that no recorded call uses from config files, with their compiled kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autotuned.typed_json import Json, canonical
 
 @dataclass(frozen=True)
 class Pruned:
-    """An entry that no recorded call uses, and how many compiled kernels only it names."""
+    """An entry that no recorded call uses, with the number of compiled kernels that only it names."""
 
     path: str
     key: Key
@@ -43,7 +43,7 @@ class Pruned:
 
 @dataclass
 class PruneResult:
-    """The entries removed (or to be removed, in a dry run), how many are kept, and faults in the files."""
+    """The entries removed (or to remove, in a dry run), the number kept, and faults in the files."""
 
     entries: list[Pruned] = field(default_factory=list)
     kept: int = 0
@@ -56,7 +56,7 @@ class PruneResult:
 
     @property
     def binaries(self) -> int:
-        """How many compiled kernels go with them."""
+        """Number of compiled kernels removed with them."""
         return sum(one.binaries for one in self.entries)
 
     def to_json(self) -> dict[str, Json]:
@@ -73,9 +73,9 @@ class PruneResult:
 def prune(paths: PathLike | Iterable[PathLike], *, calls: str | os.PathLike[str], dry_run: bool = False) -> PruneResult:
     """Remove the entries that no recorded call uses from config files, and their compiled kernels.
 
-    Only entries for the recording's devices are considered. The same call in any context keeps an entry, since policies
-    may let it serve there. So does a recorded call without an entry that differs only in sizes, since `nearest=` may
-    serve it. A file is removed with its last entry.
+    Only entries for the recording's devices are considered. An entry is kept if its call was recorded in any context,
+    since policies may let it serve there, or if a recorded call without an entry differs only in sizes, since
+    `nearest=` may serve it. A file is removed with its last entry.
 
     Args:
         paths: Config files, or folders of them.
@@ -128,7 +128,7 @@ class _Used:
             self._calls.setdefault(key.kernel, {})[canonical(key.call)] = key.call
 
     def by(self, config: ConfigFile) -> Callable[[Key], bool]:
-        """Makes the predicate that tells whether an entry's key is needed."""
+        """A predicate: whether an entry with this key is needed."""
         calls = self._calls.get(config.kernel, {})
         there = {canonical(key.call) for key, _ in config.entries()}
         without = [call for text, call in calls.items() if text not in there]
@@ -142,7 +142,7 @@ class _Used:
 
 
 def _in_sizes_alone(ours: Json, theirs: Json) -> bool:
-    """Whether two calls differ in numbers and shapes only."""
+    """Whether two calls differ only in numbers and shapes."""
     return all(
         change.path.endswith(".shape") or (change.path.startswith("values.") and _are_sizes(change.ours, change.theirs))
         for change in differences(ours, theirs)

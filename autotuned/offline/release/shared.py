@@ -1,4 +1,4 @@
-"""A shared store from the command line: list its records, pull and push config files, probe it."""
+"""Lists, pulls, pushes and probes a shared store for the command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAME = re.compile(r"[^/\\.][^/\\]*/[^/\\.][^/\\]*\.(json|bin)")  # a device's f
 
 
 def opened(url: str) -> tuple[Place, client.Backend]:
-    """Open a store with the key and rights given by the environment.
+    """Open a store with the key and rights from the environment.
 
     Raises:
         OptionError: The URL or a variable is invalid.
@@ -47,7 +47,7 @@ def opened(url: str) -> tuple[Place, client.Backend]:
 
 
 def existing(url: str) -> tuple[Place, client.Backend]:
-    """`opened`, for reading: a StoreError too if it is a folder that does not exist."""
+    """Like `opened`, for reading: also a StoreError if its folder does not exist."""
     at, backend = opened(url)
     folder = getattr(backend, "folder", None)
     if folder is not None and not folder.is_dir():
@@ -65,7 +65,7 @@ def _said(at: Place) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except Exception as error:  # every client has its own
+    except Exception as error:  # each client has its own errors
         text = f"shared store {at.words}: expected an answer, got {at.scrubbed(error)}"
         raise StoreError(text) from None
 
@@ -77,13 +77,14 @@ def _said(at: Place) -> Iterator[None]:
 def in_place(url: str, heads: bool = False) -> Iterator[None]:
     """Use a shared store's records instead of the user's own, and no config files, inside a `with` block.
 
-    They are copied to a temporary folder; files deleted there are deleted from the store.
+    Records are copied to a temporary folder; files deleted there are then deleted from the store.
 
     Args:
-        heads: Copy only sizes and times, of recordings too: enough for `gc`.
+        url: The store.
+        heads: Copy only sizes and times, also of recordings: enough for `gc`.
 
     Raises:
-        StoreError: It cannot be read, or does not exist.
+        StoreError: The store cannot be read, or does not exist.
     """
     at, backend = existing(url)
     with disk.temporary_folder() as folder, env.cache_dir_set(folder), stored.of_store():
@@ -118,10 +119,10 @@ def _copied(at: Place, backend: client.Backend) -> Iterator[tuple[str, Path]]:
 
 @dataclass(frozen=True)
 class Probe:
-    """What `doctor` reports about a shared store.
+    """A shared store as `doctor` reports it.
 
     Attributes:
-        url: Without secrets.
+        url: The URL without secrets.
         round_trip_ms: Time of one request on an open connection; None if it failed.
         rights: "read and write", "read only" (as requested), "read, not write", or "none".
         signed: Whether records are signed.
@@ -145,11 +146,11 @@ def probe(url: str) -> Probe:
     try:
         backend = client.backend_of(at)
         name = f"probe/{os.urandom(8).hex()}"
-        backend.read(name, 100)  # the first makes the connection
+        backend.read(name, 100)  # opens the connection
         start = time.perf_counter()
         backend.read(name, 100)
         spent_ms = (time.perf_counter() - start) * 1e3
-    except Exception as error:  # every client has its own
+    except Exception as error:  # each client has its own errors
         return Probe(*known, None, "none", at.key is not None, False, at.scrubbed(error))
     rights, problem = "read only", ""
     if not at.read_only:
@@ -172,7 +173,7 @@ class Moved(JsonFields):
     Attributes:
         files: Changed files: paths below the folder, or names in the store.
         same: Number of unchanged files.
-        faults: What was skipped, and why.
+        faults: Skipped files, and why.
     """
 
     files: list[str] = field(default_factory=list)
@@ -184,7 +185,7 @@ def pull(url: str, out: str | os.PathLike[str]) -> Moved:
     """Copy the config files, rules and binaries of a shared store into a folder.
 
     Existing config files and their binaries are merged with the store's, as by `merge`; other existing files stay. The
-    folder serves nothing until the program or `AUTOTUNED_CONFIG_PATH` names it.
+    folder is not used until the program registers it or `AUTOTUNED_CONFIG_PATH` names it.
 
     Args:
         url: The store.
@@ -218,7 +219,7 @@ def push(folder: str | os.PathLike[str], url: str) -> Moved:
 
     Args:
         folder: Config files, as `tune --out` writes them; or a recording (`.jsonl`) for `tune --follow`, which replaces
-            what was sent from it before.
+            an earlier version of the same recording.
         url: The store.
 
     Raises:
@@ -238,7 +239,7 @@ def push(folder: str | os.PathLike[str], url: str) -> Moved:
             moved.faults.append(Fault(str(path), "expected DIR/DEVICE/KERNEL.json, found another place"))
             continue
         with _said(at):
-            for _ in range(client.TRIES):  # another writer's changes are merged too
+            for _ in range(client.TRIES):  # merges another writer's changes and retries
                 if _pushed(at, backend, path, moved):
                     break
             else:
@@ -247,7 +248,7 @@ def push(folder: str | os.PathLike[str], url: str) -> Moved:
 
 
 def _pushed(at: Place, backend: client.Backend, path: Path, moved: Moved) -> bool:
-    """Write one config file and its binaries to the store; False if another writer was faster."""
+    """Write one config file and its binaries to the store; False if another writer came first."""
     with disk.temporary_folder() as copy:
         names = [path.with_suffix(ending) for ending in (".json", ".bin")]
         seen = {_below(one): _fetch(at, backend, _below(one), copy, moved) for one in names}
@@ -277,7 +278,7 @@ def _fetch(at: Place, backend: client.Backend, below: str, copy: Path, moved: Mo
 
 
 def _differ(one: Path, other: Path) -> bool:
-    """Whether two files exist and differ; binaries of equal config files may differ if one is damaged."""
+    """Whether two files exist and differ; binaries of equal config files differ if one is damaged."""
     return one.exists() and other.exists() and disk.read_bytes(one) != disk.read_bytes(other)
 
 
@@ -288,7 +289,7 @@ def _joined(base: Path, path: Path, moved: Moved, replace: bool) -> Iterator[tup
         base: The target folder.
         path: The new file, in another folder.
         moved: Receives unchanged files and faults.
-        replace: Whether a new file that is not a config file replaces an existing one.
+        replace: Whether the new file replaces an existing one if they cannot be merged.
     """
     there, both = base / _below(path), (path.with_suffix(".bin"), path)
     with disk.temporary_folder() as work:

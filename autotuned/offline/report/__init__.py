@@ -1,1 +1,1 @@
-"""What is stored and what it is worth: listings, reports, two of them side by side; `report.py` first."""
+"""Listings, reports and comparisons of stored choices; `report.py` first."""

@@ -16,7 +16,7 @@ from autotuned.offline.report.stored import Filter, Stored
 from autotuned.store.record import identity_of
 from autotuned.typed_json import Json, JsonFields, canonical
 
-LEVEL = 1.02  # times that differ by less count as equal
+LEVEL = 1.02  # times within this ratio count as equal
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Pair:
 
     @property
     def kept(self) -> float | None:
-        """Cost of keeping A's config on B: its time there over that of B's choice; None if not measured."""
+        """Cost of keeping A's config on B: its time on B over that of B's choice; None if not measured."""
         wanted = canonical(self.a.stored.config)
         us = next((one.usable_us for one in self.b.configs if canonical(one.config) == wanted), None)
         return slowdown(us, self.b.stored.median_us) if us and self.b.stored.median_us else None
 
     def to_json(self) -> dict[str, Json]:
-        """As `report --compare --json` prints it."""
+        """The pair as `report --compare --json` prints it."""
         key = self.a.stored.key
         return {
             "kernel": key.kernel,
@@ -91,7 +91,7 @@ class PairSummary(JsonFields):
 
     @property
     def place(self) -> tuple[str, Place, Place]:
-        """Common to its pairs."""
+        """Kernel, and device and toolchain of both sides."""
         return self.kernel, self.a, self.b
 
 
@@ -101,7 +101,7 @@ class Comparison:
 
     Attributes:
         a, b: The sides as given.
-        pairs: By kernel, device and call.
+        pairs: Choices for the same call, sorted by kernel, device and call.
         only_a, only_b: Choices without a counterpart.
     """
 
@@ -159,20 +159,20 @@ def compare(
     """Compare times and configs of the choices for the same calls on two toolchains, devices or releases.
 
     Choices are paired by kernel and call. If both sides have a device in common, only choices for the same device are
-    paired, else A's device with B's. Equal toolchains are paired first, then the latest of each side.
+    paired, otherwise A's devices with B's. Equal toolchains are paired first, then the latest of each side.
 
     Args:
-        a: `device=h200`, `triton=3.6.0` or both with a comma between: what of this user's store and the config files
-            fits, as `report` filters it. Or a path: a config file, a folder of them, or the cache folder of another
-            store.
-        b: The other side, in the same words.
-        kernel: Only this one, on both sides, as for `report`.
-        device: Likewise.
-        triton: Likewise.
+        a: `device=h200`, `triton=3.6.0`, or both separated by a comma: the choices in this user's store and the config
+            files that match, as for `report`. Or a path: a config file, a folder of them, or the cache folder of
+            another store.
+        b: The other side, in the same form.
+        kernel: Only this kernel, on both sides, as for `report`.
+        device: Only these devices, as for `report`.
+        triton: Only these versions, as for `report`.
 
     Raises:
         OptionError: A side is neither a selector nor a path.
-        KernelNameError: A side has nothing that fits.
+        KernelNameError: A side has no matching choice.
         ConfigFileError: A path has no config files.
     """
     common = Filter(kernel, device, triton)
@@ -191,7 +191,7 @@ def _cases(side: str, common: Filter) -> list[ReportCase]:
 
 
 def _choices(side: str, kernel: str | None) -> Iterator[Stored]:
-    """The choices that one side stands for."""
+    """The choices of one side."""
     if Path(side).exists():
         return stored.choices_in(Path(side))
     given = {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in side.split(","))}
@@ -205,7 +205,7 @@ def _choices(side: str, kernel: str | None) -> Iterator[Stored]:
 
 def _paired(ours: Sequence[ReportCase], theirs: Sequence[ReportCase]) -> Iterator[Pair]:
     devices = [{case.stored.device for case in side} for side in (ours, theirs)]
-    common = bool(devices[0] & devices[1])  # else two devices are compared
+    common = bool(devices[0] & devices[1])  # otherwise different devices are compared
     others = _by_call(theirs, common)
     for name, some in _by_call(ours, common).items():
         others_here = others.get(name, {})

@@ -1,4 +1,4 @@
-"""One digest of all choices, equal on two machines, ranks or runs if and only if the choices are."""
+"""One digest of all choices, equal on two machines, ranks or runs exactly if the choices are equal."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from autotuned.typed_json import digest
 
 
 def choices_digest(kernel: str | None = None, *, paths: PathLike | Iterable[PathLike] | None = None) -> str:
-    """A digest over kernels, keys and configs, in 64 hex digits; times and origins are not part of it.
+    """A digest of kernels, keys and configs, in 64 hex digits; times and origins are not part of it.
 
-    If a key has several choices, the one that a call would get counts: this process's, else the user's store's, else
-    the config files' in their order, including this package's. Unfinished searches and untuned configs do not count.
+    If a key has several choices, the one that a call would get enters: from this process, then the user's store, then
+    the config files in their order, including this package's. Unfinished searches and untuned configs are ignored.
 
     Args:
         kernel: Only kernels with this name, or this dotted suffix.

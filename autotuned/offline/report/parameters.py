@@ -1,4 +1,4 @@
-"""Which parameters of a kernel's configs matter, and how large its calls are."""
+"""Finds which parameters of a kernel's configs matter, and the sizes of its calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotuned.offline.report.reported import ReportCase, ReportConfig, mean, sl
 from autotuned.tunable.configs import OPTIONS
 from autotuned.typed_json import Json, JsonFields
 
-MOST_CHOSEN = 2 / 3  # share of cases from which an edge is reported
+MOST_CHOSEN = 2 / 3  # share of cases above which an edge is reported
 EDGE_GAIN = 1.02  # gain of the edge over the next value
 Times = list[tuple[Mapping[str, str], float]]  # of one case: parameters and time of each config that ran
 
@@ -22,9 +22,9 @@ class Value(JsonFields):
     """One value of a parameter.
 
     Attributes:
-        cost: Time of the fastest config with this value over the fastest of all: geometric mean over the cases where
-            one ran; None if none did.
-        chosen: How many cases chose it.
+        cost: Time of the fastest config with this value over that of the fastest of all: geometric mean over the cases
+            in which one ran; None if none did.
+        chosen: Number of cases that chose it.
     """
 
     value: str
@@ -37,10 +37,10 @@ class Parameter(JsonFields):
     """One parameter of a kernel's configs, over its cases on one device and toolchain.
 
     Attributes:
-        fixed: The least cost of one value for all cases, hence the gain of tuning it per case. None if no value ran in
-            all.
-        wrong: The cost of its worst value, hence how much the choice matters.
-        values: In order.
+        fixed: The smallest cost of one value for all cases, which is the gain from tuning it per case. None if no value
+            ran in all cases.
+        wrong: The cost of its worst value, which shows how much the choice matters.
+        values: The values in order.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Parameter(JsonFields):
 
     @property
     def edge(self) -> str:
-        """The end ("smallest" or "largest") that most cases chose among three or more numbers, with a gain, or ""."""
+        """The end ("smallest" or "largest") of three or more numbers that most cases chose, with a gain; or ""."""
         if len(self.values) < 3 or not all(value.value.isdecimal() for value in self.values):
             return ""
         enough = MOST_CHOSEN * sum(value.chosen for value in self.values)
@@ -73,11 +73,11 @@ class OneConfig(JsonFields):
 
 @dataclass(frozen=True)
 class Tunables(JsonFields):
-    """What one kernel's configs show on one device and toolchain.
+    """Effects of one kernel's parameters on one device and toolchain.
 
     Attributes:
-        cases: How many were measured.
-        parameters: Those that vary, most important first.
+        cases: Number of measured cases.
+        parameters: The parameters that vary, most important first.
         one: The cheapest single config for all cases; None if no config ran in all.
     """
 
@@ -111,7 +111,7 @@ def _times(case: ReportCase) -> Iterator[tuple[Mapping[str, str], float]]:
 
 
 def _settings(config: ReportConfig, case: ReportCase) -> dict[str, str]:
-    """A config's parameters, with options for Triton kernels."""
+    """A config's parameters; for Triton kernels including options."""
     options = OPTIONS if case.stored.key.is_of_triton else ()
     named = {**{name: config.config.get(name) for name in options}, **config.config["kwargs"]}
     return {name: value_words(value) for name, value in named.items() if name != "ir_override"}
@@ -146,10 +146,10 @@ def _one_config(cases: Sequence[ReportCase]) -> OneConfig | None:
 
 
 def sizes(calls: Sequence[Json]) -> tuple[str, list[float]]:
-    """The size of each call, as a product of the numbers in which calls differ, and that product in words.
+    """The product of the numbers in which calls differ, in words, and its value for each call.
 
-    Numbers are integer arguments and tensor sizes that all calls have; of equal columns the first counts. Without any,
-    "" and no sizes.
+    Numbers are integer arguments and tensor sizes that all calls have; of equal columns only the first is used. Without
+    any: "" and no sizes.
     """
     rows = [dict(_numbers(call)) for call in calls]
     columns: dict[tuple[int, ...], str] = {}
@@ -158,7 +158,7 @@ def sizes(calls: Sequence[Json]) -> tuple[str, list[float]]:
         if min(column) > 0 and len(set(column)) > 1:
             columns.setdefault(column, name)
     products = [min(math.prod(row), 10**300) for row in zip(*columns)]
-    for column in columns:  # the product of the others, such as `n_elements` beside a shape
+    for column in columns:  # a column that is the product of the others, such as `n_elements` next to a shape
         if len(columns) > 2 and all(number * number == product for number, product in zip(column, products)):
             return columns[column], list(map(float, column))
     names = list(columns.values())

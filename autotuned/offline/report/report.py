@@ -1,4 +1,4 @@
-"""What tuning gained: by device and by kernel, which parameters matter, the worst choices, and what to tune next."""
+"""Reports the gain from tuning by device and kernel, important parameters, worst choices, and what to tune next."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WORST = 10
 
 @dataclass(frozen=True)
 class Report:
-    """What tuning gained. Nothing is averaged over devices or toolchains.
+    """The gain from tuning. Nothing is averaged over devices or toolchains.
 
     Attributes:
-        cases: One per key, by kernel, device and call.
-        coverage: How much of a recording is tuned; None without one.
-        older: How many choices for earlier kernel sources were left out.
+        cases: One per key, sorted by kernel, device and call.
+        coverage: How much of a recording is tuned; None without a recording.
+        older: Number of omitted choices for earlier kernel sources.
     """
 
     cases: Sequence[ReportCase]
@@ -43,7 +43,7 @@ class Report:
 
     @cached_property
     def kernels(self) -> list[Summary]:
-        """The same for each kernel."""
+        """A summary for each kernel, device and toolchain."""
         return [summed(some, kernel) for kernel, some in self._groups]
 
     @cached_property
@@ -60,7 +60,7 @@ class Report:
 
     @cached_property
     def worst(self) -> list[ReportCase]:
-        """The cases to look at first: slower than untuned, then noisy, then least gain."""
+        """The cases to look at first: slower than untuned, then noisy, then smallest gain."""
         return worst(self.cases, WORST)
 
     @cached_property
@@ -89,10 +89,10 @@ def report(
     device: str | None = None,
     triton: str | None = None,
 ) -> Report:
-    """What tuning gained over the untuned config: `default=`, or the first of the list.
+    """Report the gain from tuning over the untuned config: `default=`, or the first of the list.
 
-    Each key counts once, with the choice that a call gets. Unfinished searches are left out, and so is what was tuned
-    for an older source of a kernel.
+    Each key enters once, with the choice that a call gets. Unfinished searches and choices for an older source of a
+    kernel are omitted.
 
     Args:
         kernel: Only kernels with this name, or this dotted suffix. This package's own choices are reported only by a
@@ -102,7 +102,7 @@ def report(
         triton: Only this version of Triton, or versions that begin with it, such as "3.6".
 
     Raises:
-        KernelNameError: No kernel has this name, or nothing is tuned that fits.
+        KernelNameError: No kernel has this name, or no choice matches.
         RecordingError: The recording cannot be read.
     """
     wanted = Filter(kernel, device, triton)

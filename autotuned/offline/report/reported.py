@@ -39,7 +39,7 @@ class ReportConfig(JsonFields):
 
 @dataclass(frozen=True)
 class ReportCase:
-    """One choice with all measured configs in list order, its search time, and its count in a recording."""
+    """One choice with all measured configs in list order, its search time in seconds, and its count in a recording."""
 
     stored: Stored
     configs: Sequence[ReportConfig] = ()
@@ -58,7 +58,7 @@ class ReportCase:
 
     @property
     def is_interpreted(self) -> bool:
-        """Whether it was measured in Triton's interpreter, whose times say nothing about a GPU."""
+        """Whether it was measured in Triton's interpreter, whose times mean nothing for a GPU."""
         return bool(self.stored.key.context["device"].get("name") == "interpreter")
 
     @property
@@ -78,17 +78,17 @@ class ReportCase:
         return slowdown(times[-1], times[0]) if times else None
 
     def failures(self, status: str = "failed") -> list[ReportConfig]:
-        """Configs that failed or crashed, or with "wrong" those that computed something else."""
+        """Configs that failed or crashed, or with "wrong" those with wrong results."""
         alike = ("failed", "crashed") if status == "failed" else (status,)
         return [config for config in self.configs if config.status in alike]
 
     @property
     def failed(self) -> int:
-        """How many configs failed or computed something else."""
+        """Number of configs that failed or gave wrong results."""
         return len(self.failures()) + len(self.failures("wrong"))
 
     def to_json(self) -> dict[str, Json]:
-        """What `report --json` prints of it."""
+        """The case as `report --json` prints it."""
         return {
             **self.stored.to_json(),
             "toolchain": self.stored.toolchain,
@@ -103,13 +103,13 @@ class ReportCase:
 
 
 class Reader:
-    """Makes cases of choices; shares equal configs and labels to save memory."""
+    """Creates cases from choices; shares equal configs and labels to save memory."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bool], tuple[Json, str]] = {}
 
     def case(self, choice: Stored, count: int | None = None) -> ReportCase:
-        """The case of a choice, which drops the record's timings."""
+        """The case of a choice, without the record's timings."""
         record = choice.record
         if record is None or not record.timings:
             return ReportCase(choice, count=count)
@@ -130,7 +130,7 @@ class Reader:
 
 
 def current(cases: Iterable[ReportCase]) -> list[ReportCase]:
-    """Leave out choices for an older source of a kernel, other things being equal."""
+    """Omit choices for an older source of a kernel if there is a newer one for the same call and context."""
     newest: dict[str, tuple[str, str, ReportCase]] = {}
     for case in cases:
         key = case.stored.key
@@ -145,16 +145,16 @@ def current(cases: Iterable[ReportCase]) -> list[ReportCase]:
 
 @dataclass(frozen=True)
 class Summary(JsonFields):
-    """Summary of the cases of one device and toolchain, of one kernel or (None) of all.
+    """Summary of the cases of one device and toolchain, for one kernel or (None) all.
 
     Attributes:
         vs_default: Geometric mean over the cases; None if no case has one.
         least, most: The extremes of `vs_default`.
         slower: Cases slower than untuned by over 1%.
         noisy: Cases whose times are noisy or unresolved.
-        configs: How many were measured.
-        failed: How many of them failed or computed something else.
-        seconds: Spent searching.
+        configs: Number of measured configs.
+        failed: Number of configs that failed or gave wrong results.
+        seconds: Total search time.
     """
 
     kernel: str | None
@@ -206,11 +206,11 @@ def by_kernel(cases: Iterable[ReportCase]) -> dict[str, list[ReportCase]]:
 
 
 def slowdown(us: float, fastest_us: float) -> float:
-    """A time over the fastest, bounded, since a damaged record may hold anything."""
+    """A time over the fastest, bounded, since a damaged record may hold any number."""
     return min(us / fastest_us, 1e9)
 
 
 def mean(ratios: Iterable[float | None]) -> float | None:
     """Geometric mean of the known ratios, or None."""
-    known = [math.log(ratio) for ratio in ratios if ratio]  # `statistics` costs each command 10 ms
+    known = [math.log(ratio) for ratio in ratios if ratio]  # importing `statistics` would take 10 ms
     return math.exp(math.fsum(known) / len(known)) if known else None

@@ -34,7 +34,7 @@ _only: list[str] = []  # not empty within `of_store`
 
 @contextmanager
 def of_store() -> Iterator[None]:
-    """List records only, no config files."""
+    """List only records, no config files, inside a `with` block."""
     _only.append(STORE)
     try:
         yield
@@ -44,20 +44,20 @@ def of_store() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Stored:
-    """One choice."""
+    """A stored choice."""
 
     key: Key
     config: Mapping[str, Json] | None  # the chosen config; None if a search is unfinished
     median_us: float | None  # its time
     quality: Quality | None
     vs_default: float | None  # time of the untuned config over this one; None if unknown, as in a record's head
-    path: str  # its file; `record` is set if that is a record of the store
+    path: str  # its file; `record` is set if the file is a record of the store
     record: TuningRecord | None = None
-    conditions: Conditions | None = None  # what it was measured under
+    conditions: Conditions | None = None  # of its measurement
 
     @property
     def source(self) -> str:
-        """The place it comes from: "store", or the path of the config file."""
+        """Where it comes from: "store", or the path of the config file."""
         return STORE if self.record is not None else self.path
 
     @property
@@ -82,7 +82,7 @@ class Stored:
 
     @cached_property
     def config_words(self) -> str:
-        """The config for people; "unfinished" if the search has not chosen yet."""
+        """The config for people; "unfinished" if the search has not ended."""
         return configs.label(self.config, self.key.is_of_triton)
 
     @property
@@ -91,7 +91,7 @@ class Stored:
         return _of_context(self.key.context)[2]
 
     def to_json(self) -> dict[str, Json]:
-        """What `list --json` prints of it."""
+        """The choice as `list --json` prints it."""
         return {
             "kernel": self.key.kernel,
             "digest": self.digest,
@@ -108,7 +108,7 @@ class Stored:
 
 
 def _of_context(context: Mapping[str, Json]) -> tuple[Mapping[str, Json], str, str]:
-    """A context and the words for its device and toolchain, cached for contexts that records share."""
+    """A context, its device's slug and its toolchain in words; cached for contexts that records share."""
     known = _contexts.get(id(context))
     if known is None:
         toolchain = words.toolchain_words(context)
@@ -118,17 +118,17 @@ def _of_context(context: Mapping[str, Json]) -> tuple[Mapping[str, Json], str, s
     return known
 
 
-_contexts: dict[int, tuple[Mapping[str, Json], str, str]] = {}  # by id, unique while the context is held
+_contexts: dict[int, tuple[Mapping[str, Json], str, str]] = {}  # by id, which is unique while the context is kept
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which choices are wanted; all given conditions must hold."""
+    """Selects choices; all given conditions must hold."""
 
-    kernel: str | None = None  # name or dotted suffix; without one, this package's own choices are left out
+    kernel: str | None = None  # name or dotted suffix; None also excludes this package's own choices
     # Part of a device's name or slug, such as "H200", "nvidia-h200-sm_90" or "interpreter", in any case.
     device: str | None = None
-    # A version of Triton or its beginning: "3.6" stands for 3.6.0 and 3.6.1; "none" for plain callables.
+    # A version of Triton or its beginning: "3.6" matches 3.6.0 and 3.6.1; "none" matches plain callables.
     triton: str | None = None
 
     def fits(self, key: Key) -> bool:
@@ -140,7 +140,7 @@ class Filter:
         )
 
     def of(self, choices: Iterable[Stored]) -> Iterator[Stored]:
-        """The choices that match, in order; KernelNameError if there are choices and none matches."""
+        """The matching choices, in order; KernelNameError if there are choices and none matches."""
         devices, versions, fitting = set(), set(), False
         for stored in choices:
             devices.add(stored.device)
@@ -159,7 +159,7 @@ def _version(key: Key) -> str:
 
 
 def choices(wanted: Filter = Filter(), heads: bool = False, once: bool = False) -> Iterator[Stored]:
-    """The wanted choices, by kernel, then in the order of `of_kernel`; KernelNameError if nothing fits."""
+    """The wanted choices, by kernel, then in the order of `of_kernel`; KernelNameError if none matches."""
     own = wanted.kernel is not None
     names = kernels(own=own)
     if wanted.kernel is not None and names:
@@ -192,12 +192,12 @@ def of_kernel(
 ) -> Iterator[Stored]:
     """A kernel's records and config file entries, by device, call, toolchain and place.
 
-    More than `listing.BLOCK` of them are sorted in blocks of that size, to bound memory.
+    More than `listing.BLOCK` choices are sorted in blocks of that size, to bound memory.
 
     Args:
-        kernel: Its full name.
+        kernel: The kernel's full name.
         heads: Without timings and provenance of records, which is much faster.
-        quietly: Leave damaged records where they are.
+        quietly: Leave damaged records in place.
         own: Include this package's own config files.
         once: For each key only the choice that a call gets, and no unfinished searches.
     """
@@ -207,7 +207,7 @@ def of_kernel(
 
 
 def in_order(found: Iterable[Stored]) -> Iterator[Stored]:
-    """Sort choices by device, call, toolchain and place, in blocks of `listing.BLOCK`; drops damaged ones."""
+    """Sort choices by device, call, toolchain and place, in blocks of `listing.BLOCK`; drops malformed ones."""
     found = iter(found)
     while block := list(itertools.islice(found, listing.BLOCK)):
         places = [_place(stored) for stored in block]
@@ -216,7 +216,7 @@ def in_order(found: Iterable[Stored]) -> Iterator[Stored]:
 
 
 def _place(stored: Stored) -> tuple[Json, ...]:
-    """The sort key; empty, with a warning, if the choice is malformed, as after an edit."""
+    """The sort key; empty, with a warning, if the choice is malformed, for example after an edit."""
     try:
         texts = map(words.in_order, (stored.call_words, stored.toolchain))
         return (stored.device, *texts, stored.source) if stored.config_words else ()
@@ -226,7 +226,7 @@ def _place(stored: Stored) -> tuple[Json, ...]:
 
 
 def _first(found: Iterable[Stored]) -> Iterator[Stored]:
-    """The first choice of each key, in the order in which a call asks."""
+    """The first choice of each key, in the order in which a call looks."""
     seen: set[str] = set()
     for stored in found:
         if stored.config is not None and stored.digest not in seen:

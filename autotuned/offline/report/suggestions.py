@@ -1,4 +1,4 @@
-"""What to tune next: choices that are missing, slower than untuned, uncertain, or at the edge of the tried range."""
+"""Suggests what to tune next: choices that are missing, slower than untuned, uncertain, or at the edge of a range."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from autotuned.offline.report.reported import SLOWER, ReportCase, Summary
 from autotuned.offline.report.usage import Usage
 from autotuned.typed_json import JsonFields, canonical
 
-MOST_FAILED = 0.5  # of a kernel's configs; with more, a search mostly wastes its time
+MOST_FAILED = 0.5  # of a kernel's configs; with more, a search mostly wastes time
 
 
 @dataclass(frozen=True)
 class Suggestion(JsonFields):
-    """One thing to tune next.
+    """A suggestion of what to tune next.
 
     Attributes:
         kind: "missing": called but not tuned; "slower": than untuned; "noisy": uncertain; "toolchain": tuned only for
             an earlier one; "edge": a parameter's best value is the last one tried; "failing": most configs fail.
-        kernel: None if it concerns several.
+        kernel: The kernel; None for several.
         count: Number of calls or cases; for "failing", of configs.
-        text: What was found and what to do.
+        text: The finding and what to do.
     """
 
     kind: str
@@ -118,7 +118,7 @@ def _failing(kernels: Iterable[Summary]) -> Iterator[Suggestion]:
 
 
 def worst(cases: Iterable[ReportCase], most: int) -> list[ReportCase]:
-    """The cases to look at first: slower than untuned, then noisy, then least gain; interpreted ones last."""
+    """The cases to look at first: slower than untuned, then noisy, then smallest gain; on devices if there are any."""
     found = list(cases)
     known = [case for case in found if not case.is_interpreted] or found
     loses = [(case.vs_default or 1.0) < SLOWER for case in known]

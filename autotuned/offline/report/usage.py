@@ -19,7 +19,7 @@ from autotuned.typed_json import Json, canonical
 
 @dataclass(frozen=True)
 class Missing:
-    """A key that was called `count` times and is not tuned, and the kernel's nearest stored key, if any."""
+    """A key that was called `count` times but is not tuned, and the kernel's nearest stored key, if any."""
 
     key: Key
     count: int
@@ -34,7 +34,7 @@ class Missing:
         return ", ".join(change_words(change) for change in self.changes)
 
     def to_json(self) -> dict[str, Json]:
-        """What `list --missing --json` prints of it."""
+        """The key as `list --missing --json` prints it."""
         return {
             "kernel": self.key.kernel,
             "digest": self.key.digest,
@@ -53,8 +53,8 @@ class Usage:
     lists of configs are not considered.
 
     Attributes:
-        recorded: Distinct calls; several with other alignment or grids may share a key.
-        tuned: Those that have an answer.
+        recorded: Distinct calls; several that differ in alignment or grid may share a key.
+        tuned: The calls that have an answer.
         counts: How often each key was called, most frequent first.
         answers: Digest of an answered key -> key of the choice that answers it.
     """
@@ -71,7 +71,7 @@ class Usage:
 
     @cached_property
     def missing(self) -> list[Missing]:
-        """Keys that were called and are not tuned, each with the nearest tuned key."""
+        """Keys that were called but are not tuned, each with the nearest tuned key."""
         keys = [key for key in self.counts if key.digest not in self.answers]
         known = {name: Alike(explain.stored_keys(name)) for name in {key.kernel for key in keys}}
         nearest = [(key, known[key.kernel].nearest(key)) for key in keys]
@@ -97,7 +97,7 @@ class Usage:
 
     @property
     def tuned_calls(self) -> int:
-        """How many of them have an answer."""
+        """Number of calls with an answer."""
         return sum(call.count for call in self.tuned)
 
     @property

@@ -23,14 +23,14 @@ from autotuned.errors import LeftOutError
 from autotuned.offline.workers.process import signal_name
 
 log = logging.getLogger("autotuned")
-# Not by `-m`: see `process`.
+# Not with `-m`: see `process`.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from autotuned.offline.workers.compile_server import main; main()"
 )
-# Compiling needs no GPU, and a process that sees none cannot disturb it or take its memory.
+# Compiling needs no GPU, and a process that sees none cannot disturb measurements or take device memory.
 _BLIND = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
-BEGIN_S = 20.0  # a forked process that is silent for longer failed before it got to the config
+BEGIN_S = 20.0  # a forked process that is silent for longer has failed before it began the config
 
 
 class _LostError(Exception):
@@ -44,7 +44,7 @@ class _Worker:
         self.pid, self._connection = pid, connection
 
     def ask(self, request: Any, limit_s: float, begun: Callable[[], None]) -> tuple[str, str] | None:
-        """Its answer, or None if it ended or ran out of time; OSError or EOFError if it did not begin."""
+        """The answer to a request; None if the process ended or timed out. OSError or EOFError if it did not begin."""
         self._connection.send(request)
         if not self._connection.poll(BEGIN_S) or self._connection.recv() != "begun":
             raise EOFError("a compile worker does not start")
@@ -60,29 +60,29 @@ class _Worker:
 
 
 class Compilers:
-    """Compile workers: blind to GPUs, forked on demand from a server process that has Triton and the targets imported.
+    """Compile workers: blind to GPUs, forked on demand from a server process that has imported Triton and the targets.
 
     Until the server is ready, and for kernels it does not know, `compile` returns None and the caller compiles.
-    Binaries are handed over through Triton's cache on disk.
+    Binaries are passed through Triton's cache on disk.
 
     Args:
-        targets: As `tune` takes them.
-        limit_s: Time limit for one config.
+        targets: As for `tune`.
+        limit_s: Time limit for one config, in seconds.
     """
 
     def __init__(self, targets: Sequence[str], limit_s: float) -> None:
         self._limit_s = limit_s
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-u", "-c", _START, str(theirs.fileno()), json.dumps(sys.path)]
-        # In its own group, so that it outlives a killed measuring process and can kill the workers.
+        # In its own process group, so that it outlives a killed measuring process and can kill the workers.
         self._server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, pass_fds=[theirs.fileno()],
             start_new_session=True, env=env.changed(_BLIND),
         )  # fmt: skip
         theirs.close()
-        self._guard = threading.Lock()  # one question to the server at a time
+        self._guard = threading.Lock()  # one request to the server at a time
         self._kernels: set[str] | None = None
-        self._given_up: set[str] = set()  # kernels whose binaries do not arrive
+        self._given_up: set[str] = set()  # kernels whose binaries are not found
         self._idle: list[_Worker] = []
         self._over = ""
         self.compiled = 0
@@ -95,16 +95,18 @@ class Compilers:
         """Compile one config of a kernel into Triton's cache or a scratch folder.
 
         Args:
+            kernel: The kernel's name.
             parts: From `compiled.specialization`.
-            begun: Called when it begins.
+            folder: The scratch folder; None for Triton's cache.
+            begun: Called when the compilation begins.
 
         Returns:
-            The binary's hash in Triton's cache; "" if it failed there and should be tried here; None if nothing was
-            tried.
+            The binary's hash in Triton's cache; "" if it failed in the worker and should be tried here; None if it
+            was not tried.
 
         Raises:
-            LeftOutError: It timed out or killed its process.
-            MemoryError: Its process was killed from outside, probably for lack of memory.
+            LeftOutError: The config timed out or crashed its process.
+            MemoryError: The process was killed from outside, probably for lack of memory.
         """
         if not self._knows(kernel):
             return None
@@ -116,7 +118,7 @@ class Compilers:
         start = time.monotonic()
         try:
             answer = worker.ask((kernel, parts, None if folder is None else str(folder)), self._limit_s, begun)
-        except Exception as error:  # values of any kind, and whatever comes of sending them
+        except Exception as error:  # pickling arbitrary values may raise anything
             self._dispose(worker)
             self._give_up(kernel, f"{type(error).__name__}: {error}")
             return None
@@ -126,7 +128,7 @@ class Compilers:
         return self._told(kernel, *answer)
 
     def missed(self, kernel: str) -> None:
-        """A worker's binary was not found: from now on this process compiles that kernel itself."""
+        """Note that a worker's binary was not found: from now on this process compiles that kernel itself."""
         self._give_up(kernel, "their binaries are not found in Triton's cache")
 
     def close(self) -> None:
@@ -140,7 +142,7 @@ class Compilers:
         self._server.kill()
         self._server.wait()
 
-    # -- what it knows -------------------------------------------------------------------------------------------
+    # -- known kernels -------------------------------------------------------------------------------------------
 
     def _knows(self, kernel: str) -> bool:
         with self._guard:
@@ -206,7 +208,7 @@ class Compilers:
             worker.close()
 
     def _ask(self, command: dict[str, Any], descriptors: Sequence[int] = ()) -> int:
-        """Send the server a command; its answer is a number."""
+        """Send the server a command; returns its answer, a number."""
         with self._guard:
             try:
                 socket.send_fds(self._channel, [json.dumps(command).encode()], descriptors)

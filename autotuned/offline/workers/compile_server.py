@@ -1,4 +1,4 @@
-"""The process that compile workers are forked from: it sees no GPU, has imported the targets, and ends the workers."""
+"""The process that compile workers are forked from: it sees no GPU, has imported the targets, and kills workers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 from autotuned.offline import cases
 from autotuned.triton_compat import cache, compiled, kernel
 
-PR_SET_PDEATHSIG = 1  # of Linux's <sys/prctl.h>
+PR_SET_PDEATHSIG = 1  # from Linux's <sys/prctl.h>
 
 
 def main() -> None:
     """Import the targets, report the known kernels, and fork workers until the parent ends."""
-    _end_with_parent(signal.SIGKILL)  # it does not listen yet
+    _end_with_parent(signal.SIGKILL)  # it does not read the channel yet
     channel = socket.socket(fileno=int(sys.argv[1]))
     try:
         kernels = _kernels(json.loads(channel.recv(1 << 20)))
@@ -29,15 +29,15 @@ def main() -> None:
     except Exception as error:  # a module that needs to see a GPU may raise anything
         channel.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[: 1 << 16]}).encode())
         return
-    sys.stdout.flush()  # or each worker would write it again
-    with contextlib.suppress(OSError):  # the parent has ended: noticed at the next read
+    sys.stdout.flush()  # otherwise each worker would write it again
+    with contextlib.suppress(OSError):  # the parent has ended; the next read detects it
         channel.send(json.dumps({"kernels": list(kernels)}).encode())
-    _end_with_parent(0)  # from now on the channel's end is noticed, and workers are killed first
+    _end_with_parent(0)  # from now on the end of the channel is detected, and workers are killed first
     _serve(channel, kernels)
 
 
 def _kernels(targets: list[str]) -> dict[str, Any]:
-    """Each tuned kernel of the targets that can be compiled ahead, by name."""
+    """The targets' tuned kernels that can be compiled ahead, by name."""
     targets_of = (found.tuner.tunable for found in cases.load(targets))
     return {target.name: kernel.innermost(target.fn) for target in targets_of if target.compiles_ahead}
 
@@ -68,9 +68,9 @@ def _asked(channel: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _end(pid: int, workers: set[int]) -> int:
-    """Kill a worker and its children; until it is waited for, its pid cannot be reused."""
+    """Kill a worker and its children, and wait for it: until then its pid cannot be reused."""
     workers.discard(pid)
-    for kill in (os.killpg, os.kill):  # it may not have made its group yet
+    for kill in (os.killpg, os.kill):  # its group may not exist yet
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -105,12 +105,12 @@ def _compiled(kernel: Any, parts: tuple[Any, ...], folder: str | None) -> tuple[
     try:
         with cache.same_as(None if folder is None else Path(folder)):
             return "done", compiled.compile_specialization(kernel, parts)
-    except Exception as error:  # of the kernel, or of this process only: the caller finds out
+    except Exception as error:  # of the kernel, or of this process only: the caller compiles again to find out
         return "failed", f"{type(error).__name__}: {error}"
 
 
 def _end_with_parent(number: int) -> None:
-    """Have the kernel send this process a signal when its parent ends; 0 for none."""
+    """Let the operating system send this process a signal when its parent ends; 0 for none."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C during `tune`: the first is deferred until nothing is lost by it, the next one raises at once."""
+"""Ctrl-C during `tune`: the first is deferred until it loses nothing, the next one raises at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from types import FrameType
 class Interrupts:
     """Defers the first Ctrl-C of a `with` block until `check` is called.
 
-    Raised at any point, it would lose what was just read or is being written, and Ray's own code may swallow it. If
-    Ctrl-C is ignored or handled by others, nothing changes.
+    Raised at any point, it would lose data just read or being written, and Ray's code may swallow it. If Ctrl-C is
+    ignored or handled by the program, nothing changes.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Interrupts:
         self._is_asked = True
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt, once, if Ctrl-C was pressed before."""
+        """Raise KeyboardInterrupt, once, if Ctrl-C was pressed."""
         if self._is_asked and not self._is_told:
             self._is_told = True
             raise KeyboardInterrupt
@@ -44,7 +44,7 @@ class Interrupts:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Block Ctrl-C within a `with` block; processes started in it begin with it blocked."""
+    """Block Ctrl-C within a `with` block; processes started in it start with it blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

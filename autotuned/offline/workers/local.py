@@ -16,10 +16,10 @@ COMPILE_WORKERS = "AUTOTUNED_COMPILE_WORKERS"
 
 
 class Local:
-    """Starts processes on this host, on the GPUs of the option `devices`, or one on the default device.
+    """Starts processes on this host: one on each GPU of the option `devices`, or one on the default device.
 
     Raises:
-        NoDeviceError, DeviceChoiceError: The named GPUs are not there.
+        NoDeviceError, DeviceChoiceError: The named GPUs do not exist.
     """
 
     gathers = False
@@ -28,23 +28,23 @@ class Local:
         self._slots = [Slot("")] if devices is None else _slots(devices)
 
     def slots(self) -> list[Slot]:
-        """One per GPU."""
+        """A slot per GPU."""
         return self._slots
 
     def start(self, slot: Slot, given: Mapping[str, Json]) -> Worker:
-        """A process that sees only the slot's GPU."""
+        """Start a process that sees only the slot's GPU."""
         return Worker(given, slot.settings)
 
     def wait(self, processes: Sequence[Process], limit_s: float) -> None:
-        """Return when one of them has sent something, or after the time limit."""
+        """Return when a process has sent a message, or after the time limit."""
         select.select([process for process in processes if isinstance(process, Worker)], [], [], limit_s)
 
     def is_needed(self, slot: Slot) -> bool:
-        """Always: each named GPU may be of another kind."""
+        """True: each named GPU may be of another kind."""
         return True
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 def _slots(devices: str) -> list[Slot]:

@@ -1,4 +1,4 @@
-"""`tune` on several devices: a process for each, cases handed out one by one, nothing lost when a process ends."""
+"""`tune` on several devices: a process each, cases dealt one by one, nothing lost if a process ends."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from autotuned.store import record, records
 from autotuned.typed_json import Json
 
 TICK_S = 0.2
-BLAMELESS = 3  # ends without a config to blame after which a device (in a row) or a case is given up
-PATIENCE_S = 60.0  # how long to wait for a lost node's slot if only it could do the rest
-SHIP_S = 2.0  # between two writes of config files, which read and write whole files
+BLAMELESS = 3  # ends without a config to blame before a device (consecutive ends) or a case is given up
+PATIENCE_S = 60.0  # longest wait for a lost node's slot if only it can measure the remaining cases
+SHIP_S = 2.0  # between two writes of config files, since each reads and writes whole files
 
 
 class Pool:
@@ -40,7 +40,7 @@ class Pool:
         self._interrupts = Interrupts()
         self._queues: dict[str, Queue] = {}
         self._excluded: dict[str, dict[str, str]] = {}
-        self._seen: set[tuple[str, str]] = set()  # model and digest, not to be forced again
+        self._seen: set[tuple[str, str]] = set()  # model and digest of cases not to measure again
         self._kernels: set[str] = set()
         self._unshipped: list[tuple[Key, Entry]] = []
         self._shipped = self._start
@@ -49,7 +49,7 @@ class Pool:
 
     def result(self) -> TuneResult:
         """The result so far: cases by kind of device, in the order of the targets."""
-        models = dict.fromkeys([*(slot.model for slot in self._slots), *self._queues])  # slots may change kind
+        models = dict.fromkeys([*(slot.model for slot in self._slots), *self._queues])  # a slot's kind may change
         queues = [self._queues[model] for model in models if model in self._queues]
         self._result.cases = [
             CaseResult(**queue.results[number]) for queue in queues for number in sorted(queue.results)
@@ -60,7 +60,7 @@ class Pool:
         return self._result
 
     def run(self) -> None:
-        """Measure until all is done; raises a process's error, and AutotunedError if no device is left."""
+        """Measure all cases; raises a process's error, or AutotunedError if no device is left."""
         with self._interrupts:
             try:
                 self._slots = self._executor.slots()
@@ -96,9 +96,9 @@ class Pool:
         return [slot for slot in self._slots if not slot.gone]
 
     def _goes_on(self) -> bool:
-        """Whether work is left, or may come, with a device that can do it."""
+        """Whether work is left, or may come, for an available device."""
         if not self._queues or any(slot.model is None and self._executor.is_needed(slot) for slot in self._alive()):
-            return True  # it may be of another kind
+            return True  # it may be of a new kind, with all cases left
         open_ = self._open_models()
         return any(slot.model in open_ and self._may_work(slot) for slot in self._alive())
 
@@ -106,12 +106,12 @@ class Pool:
         return [model for model, queue in self._queues.items() if not queue.is_done]
 
     def _may_work(self, slot: Slot) -> bool:
-        """Whether it works or is worth waiting for, for a while even if its node was lost."""
+        """Whether a slot works or is worth waiting for; for `PATIENCE_S` also if its node was lost."""
         begun_s = time.monotonic() - slot.begun
         return slot.ready or self._executor.is_needed(slot) or begun_s < PATIENCE_S
 
     def _abandon_rest(self) -> None:
-        """Fail the cases of kinds without a device; AutotunedError if a kind's cases are not known."""
+        """Fail the cases of kinds without a device; AutotunedError if a kind's cases are unknown."""
         unsaid = [model for model in self._open_models() if not self._abandon(model)]
         if unsaid:
             raise AutotunedError(
@@ -135,7 +135,7 @@ class Pool:
         return self._queues.setdefault(slot.model, Queue())
 
     def _deal(self, slot: Slot) -> None:
-        """Give a free device something to do."""
+        """Give a free device its next command."""
         if not slot.ready or slot.listing or slot.case is not None:
             return
         assert slot.process is not None
@@ -143,7 +143,7 @@ class Pool:
         if not queue.listed and not any(other.listing for other in self._alive() if other.model == slot.model):
             slot.listing = True
             slot.process.send({"do": "list"})
-        elif queue.listed or self._options.budget_s is None:  # a budget is shared once all cases are known
+        elif queue.listed or self._options.budget_s is None:  # a budget can be shared only once all cases are known
             self._hand_out(slot, queue)
 
     def _hand_out(self, slot: Slot, queue: Queue) -> None:
@@ -166,7 +166,7 @@ class Pool:
         self._observer.begin(CaseResult(**case.result), slot.name)
 
     def _like(self, slot: Slot) -> list[Slot]:
-        """The devices of its kind, including itself and those whose kind is not known yet."""
+        """The devices of a slot's kind, including itself and devices of a yet unknown kind."""
         coming = (other for other in self._alive() if other.ready or self._executor.is_needed(other))
         return [other for other in coming if other.model in (slot.model, None)]
 
@@ -185,10 +185,10 @@ class Pool:
         budget_s = self._options.budget_s
         return None if budget_s is None else max(0.0, self._start + budget_s - time.monotonic())
 
-    # -- what processes say --------------------------------------------------------------------------------------
+    # -- messages of processes -----------------------------------------------------------------------------------
 
     def _listen(self, slot: Slot) -> Ending | None:
-        """Handle a process's messages; returns its ending, if it ended."""
+        """Handle a process's messages; returns its ending if it ended or must be ended."""
         process = slot.process
         assert process is not None
         for message in process.messages():
@@ -236,7 +236,7 @@ class Pool:
                 "one version on all nodes."
             )
         self._result.device, slot.ready, slot.host = message["device"], True, message.get("host", "")
-        # With the product: interpreters on different products are different kinds.
+        # Including the product: interpreters on different products are different kinds.
         slot.model = f"{slot.kind}  {message['model']}" if slot.kind else message["model"]
         self._queue(slot)  # from now on this kind has work to do
 
@@ -265,11 +265,11 @@ class Pool:
         self._observer.count(sum(len(queue.results) for queue in queues), sum(queue.known for queue in queues))
 
     def _name(self, slot: Slot) -> str:
-        """Prefix for lines about a device: "" if it is the only one."""
+        """Name for lines about a device; "" if it is the only one."""
         return slot.name if len(self._slots) > 1 else ""
 
     def _keep(self, message: Mapping[str, Json]) -> None:
-        """Store a result's record if it is from another host, and collect its entry for the config file."""
+        """Store a result's record if it comes from another host, and collect its entry for the config file."""
         if message["record"] is not None:
             connection.keep(record.load(message["record"]))
         if message["entry"] is not None and self._options.out is not None:
@@ -277,23 +277,23 @@ class Pool:
             self._unshipped.append((Key(**message["key"]), entry))
 
     def _ship(self, after_s: float) -> None:
-        """Write the collected entries, if the last time is long enough ago."""
+        """Write the collected entries if the last write is at least `after_s` ago."""
         if self._unshipped and time.monotonic() - self._shipped >= after_s:
             assert self._options.out is not None
             self._files |= {str(path) for path in writer.ship_all(self._unshipped, self._options.out.absolute())}
             self._unshipped.clear()  # only now: after an interrupt they are written at the end
             self._shipped = time.monotonic()
 
-    # -- when one ends -------------------------------------------------------------------------------------------
+    # -- ended processes -----------------------------------------------------------------------------------------
 
     def _ended(self, slot: Slot, ending: Ending) -> None:
-        """Exclude the config that ended a process, requeue its case, and restart; AutotunedError without a device."""
+        """Exclude the config that ended a process, requeue its case, restart; AutotunedError if no device is left."""
         assert slot.process is not None
         slot.process.kill()
         self._excluded.setdefault(slot.doing.digest, {}).update(ending.blamed)
         for line in process.left_out(ending):
             self._observer.note(line, self._name(slot))
-        # Without a culprit, several were compiling: the journal has their names, and the next process goes one by one.
+        # Without a culprit, several were compiling: the journal lists them, and the next process tries each alone.
         if ending.blamed:
             slot.ends = 0
         else:
@@ -306,7 +306,7 @@ class Pool:
             self._start_process(slot)
 
     def _blame(self, slot: Slot, ending: Ending) -> None:
-        """No config can be blamed for an end: blame the case if it has ended others, else the device."""
+        """Handle an end without a config to blame: fail the case if it has ended several processes."""
         slot.ends += 1
         case = slot.case
         if len(self._slots) > 1 or case is None:
@@ -326,7 +326,7 @@ class Pool:
         if not self._alive():
             raise AutotunedError(
                 f"the measuring process ended {BLAMELESS} times, and no config is to blame. Its output is above; "
-                "isolate=False measures without it."
+                "isolate=False measures without such a process."
             )
 
     def _finish(self) -> None:

@@ -1,4 +1,4 @@
-"""The process that `tune` measures in, which can be killed, and which config to blame if it ends."""
+"""The process that `tune` measures in: it can be killed, and its messages show which config to blame for an end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from autotuned.search.job import Progress
 from autotuned.tunable.configs import label
 from autotuned.typed_json import Json
 
-GRACE_S = 3.0  # extra time for a compilation, which the process may be able to kill by itself
-END_S = 10.0  # limit for a process that was asked to end
-# Not by `-m`, which puts the working folder first: in a checkout that has the package's sources in other places.
+GRACE_S = 3.0  # extra time for a compilation, which the process may be able to kill itself
+END_S = 10.0  # limit for a process that was told to end
+# Not with `-m`, which puts the working folder first on the path: there may be another checkout in it.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from autotuned.offline.workers.worker import main; main()"
 )
@@ -30,26 +30,26 @@ LOST = 4  # exit code of a worker whose device is lost
 
 @dataclass
 class Doing:
-    """What the worker is doing, as far as a config is involved."""
+    """The worker's current work on configs."""
 
     digest: str = ""
     stage: str = ""
     identity: str = ""
     since: float = 0.0
-    compiling: dict[str, float] = field(default_factory=dict)  # identity -> when it began
+    compiling: dict[str, float] = field(default_factory=dict)  # identity -> start time
 
     def note(self, progress: Progress, now: float) -> None:
-        """Read the worker's progress messages."""
+        """Note a progress message of the worker."""
         if (progress.stage, progress.identity) != (self.stage, self.identity) or progress.stage != "compiling":
             self.stage, self.identity, self.since = progress.stage, progress.identity, now
         self.compiling = {identity: now - seconds for identity, seconds in progress.compiling.items()}
 
     def nothing(self) -> None:
-        """The search is over."""
+        """Note that the search is over."""
         self.stage, self.identity, self.compiling = "", "", {}
 
     def overdue(self, limit_s: float, now: float) -> dict[str, str]:
-        """Configs over the time limit, and the reason to give them up."""
+        """Configs over the time limit, with the reason to exclude them."""
         late = {
             identity: f"TimedOut: not compiled within {limit_s:g} s"
             for identity, begun in self.compiling.items()
@@ -61,14 +61,14 @@ class Doing:
         return late
 
     def culprit(self, why: str) -> dict[str, str]:
-        """The config that must have ended the process; none if several may have."""
+        """The config that must have ended the process; empty if several are possible."""
         exact = self.stage in ("launching", "sampling") or (self.stage == "compiling" and not self.compiling)
         return {self.identity: f"Crashed: {why} while it was {self.stage.replace('ing', 'ed')}"} if exact else {}
 
 
 @dataclass
 class Ending:
-    """How a worker ended, the configs to blame and why, and the time lost."""
+    """How a worker ended, the configs to blame and why, and the seconds lost."""
 
     why: str
     blamed: dict[str, str]
@@ -76,13 +76,13 @@ class Ending:
 
 
 def left_out(ending: Ending) -> Iterator[str]:
-    """A line for each config blamed."""
+    """A line for each config to blame."""
     for identity, why in ending.blamed.items():
         yield f"{label(json.loads(identity))}: {why}; it is left out (it took {ending.seconds:.1f} s)"
 
 
 def raised(error: Mapping[str, Json], where: str = "") -> Exception:
-    """The worker's exception, with its type if it is this package's."""
+    """The worker's exception, with its type if that is this package's."""
     kind = OSError if error["type"] == "OSError" else getattr(errors, error["type"], AutotunedError)
     if kind is errors.OptionError:
         option, _, problem = error["text"].partition(": ")
@@ -92,7 +92,7 @@ def raised(error: Mapping[str, Json], where: str = "") -> Exception:
 
 
 class Worker:
-    """A process of `autotuned.offline.workers.worker` in its own process group; its host, this one, is never `lost`."""
+    """A process of `autotuned.offline.workers.worker` on this host (so never `lost`), in its own process group."""
 
     lost = False
 
@@ -103,13 +103,13 @@ class Worker:
         path: Sequence[str] = (),
         folder: str | None = None,
     ) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
             given: The first command for `worker.main`.
             settings: Environment variables that differ from this process's.
-            path: Its import path; default this process's.
-            folder: Its working folder; default this process's.
+            path: Import path; default this process's.
+            folder: Working folder; default this process's.
         """
         source, sink = os.pipe()
         # Unbuffered, so that output of the user's code survives when the process is killed.
@@ -127,18 +127,18 @@ class Worker:
         self.send(given)
 
     def fileno(self) -> int:
-        """Readable when it has sent something."""
+        """A descriptor that is readable when the process has sent a message."""
         return self._source
 
     def send(self, command: Mapping[str, Json]) -> None:
-        """Send one command; lost if it has ended."""
+        """Send a command; does nothing if the process has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
 
     def messages(self) -> list[dict[str, Json]]:
-        """Its messages since the last time; does not wait."""
+        """Messages since the last call; does not wait."""
         found: list[dict[str, Json]] = []
         while not self._closed and self._selector.select(0):
             data = os.read(self._source, 1 << 16)
@@ -148,16 +148,16 @@ class Worker:
         return found
 
     def wait(self, limit_s: float) -> list[dict[str, Json]]:
-        """Its next messages; empty after the time limit."""
+        """The next messages; empty after the time limit."""
         if not self._closed:
             self._selector.select(limit_s)
         return self.messages()
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and all its messages have been read.
+        """Whether the process has ended and all its messages have been read.
 
-        Processes forked by the user's code may hold the pipe open for longer than it lives.
+        Processes forked by the user's code may keep the pipe open after its end.
         """
         if self._closed:
             self._await_end()
@@ -171,19 +171,19 @@ class Worker:
             self.kill()
 
     def why(self) -> str:
-        """How it ended."""
+        """How the process ended."""
         code = self._process.returncode
         if code is not None and code < 0:
             return f"the process ended by {signal_name(-code)}"
         return "the device was lost" if code == LOST else f"the process ended with code {code}"
 
     def interrupt(self) -> None:
-        """Ctrl-C for it alone, not for its compile workers."""
+        """Send Ctrl-C to the process, not to its compile workers."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """Kill it and all its children."""
+        """Kill the process and all its children."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

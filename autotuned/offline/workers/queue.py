@@ -1,4 +1,4 @@
-"""Picks the next case for a free device: a key on one device at a time, equal compilations on the same one."""
+"""Picks the next case for a free device: each key on one device at a time, cases that share code on the same one."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from autotuned.typed_json import Json
 
 @dataclass
 class QueuedCase:
-    """One case to be measured on one kind of device."""
+    """A case to measure on one kind of device."""
 
     number: int  # its number in the targets
-    result: dict[str, Json]  # what is known before it is measured
+    result: dict[str, Json]  # its result before it is measured
     group: str = ""  # cases of a group share compiled code; "" if unknown
     count: int = 0  # how often a recorded call was made
     key: Json = None  # the call's key as JSON; only if stores are separate
-    # Devices whose processes ended in it without a config to blame, once per end.
+    # Devices whose process ended in this case without a config to blame, once per end.
     ended_on: list[str] = field(default_factory=list)
 
     @property
     def digest(self) -> str:
-        """Its key's digest, or ""."""
+        """The key's digest, or ""."""
         return self.result["digest"] or ""
 
 
 @dataclass
 class Queue:
-    """The cases of one kind of device; `listed` once all are known, and `results` of the finished ones by number."""
+    """The cases of one kind of device; `listed` once all are known, with `results` of finished ones by number."""
 
     listed: bool = False
     results: dict[int, dict[str, Json]] = field(default_factory=dict)
     _open: dict[int, QueuedCase] = field(default_factory=dict)
     _doing: dict[str, QueuedCase] = field(default_factory=dict)  # by device
-    _group_of: dict[str, str] = field(default_factory=dict)  # by device: what it has compiled last
-    _compiled: set[str] = field(default_factory=set)  # groups of which one case has been compiled
+    _group_of: dict[str, str] = field(default_factory=dict)  # by device: the group that it compiled last
+    _compiled: set[str] = field(default_factory=set)  # groups with a compiled case
     _known: set[int] = field(default_factory=set)
 
     def add(self, case: QueuedCase) -> bool:
-        """Add a case; False if it is known."""
+        """Add a case; False if it is already known."""
         if case.number in self._known:
             return False
         self._known.add(case.number)
@@ -57,18 +57,18 @@ class Queue:
         return case
 
     def compiled(self, device: str) -> None:
-        """A device's case is compiled: others of its group will find the binaries."""
+        """Note that a device's case is compiled: others of its group will find the binaries."""
         if device in self._doing:
             self._compiled.add(self._doing[device].group)
 
     def done(self, device: str, result: dict[str, Json]) -> None:
-        """A device finished its case."""
+        """Note a device's finished case."""
         self.compiled(device)
         case = self._doing.pop(device)
         self.results[case.number] = result
 
     def give_back(self, device: str) -> None:
-        """A device's process ended: its case goes to the front."""
+        """Put the case of a device whose process ended back to the front."""
         case = self._doing.pop(device, None)
         if case is not None:
             self._open = {case.number: case, **self._open}
@@ -80,12 +80,12 @@ class Queue:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do or to come."""
+        """Whether no case is left, and none will come."""
         return self.listed and not self._open and not self._doing
 
     @property
     def known(self) -> int:
-        """How many cases are known."""
+        """Number of known cases."""
         return len(self._known)
 
     @property
@@ -97,7 +97,7 @@ class Queue:
         """Cases whose key no device is measuring, and whose group no other device is compiling."""
         busy = {case.digest for case in self._doing.values()} - {""}
         compiling = {case.group for case in self._doing.values()} - self._compiled - {""}
-        # Recorded calls come most frequent first; ones of similar count may change places.
+        # Recorded calls come most frequent first; those with similar counts may change places.
         most = max((case.count for case in self._open.values()), default=0)
         return [
             case
@@ -109,7 +109,7 @@ class Queue:
         ]
 
     def _ranks(self, device: str) -> Callable[[QueuedCase], tuple[bool, int, int, int]]:
-        """Lower first: cases that ended a process; the device's own group; unowned groups; the largest group."""
+        """The sort key: cases that ended a process, then the device's own group, unowned groups, the largest group."""
         sizes = Counter(case.group for case in self._open.values())
         owned = {group for other, group in self._group_of.items() if other != device}
 

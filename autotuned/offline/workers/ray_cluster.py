@@ -1,4 +1,4 @@
-"""`tune` on a Ray cluster: an actor per GPU that holds the measuring process."""
+"""`tune` on a Ray cluster: an actor per GPU, with the measuring process."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from autotuned.store import layout
 from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
-LISTEN_S = 1.0  # how long an actor waits for a message of its process
+LISTEN_S = 1.0  # longest wait of an actor for a message of its process
 REACH_S = 10.0
-ATTEMPTS, AGAIN_S = 4, 0.5  # to connect, if the head's server crashes, and the pause between them
+ATTEMPTS, AGAIN_S = 4, 0.5  # attempts to connect if the head's server crashes, and the pause between them
 CLIENT = "ray://"  # prefix of a client server's address, for hosts outside the cluster
-PATIENCE_S = 20.0  # without any process placed, until a warning
-PLACE_S = 60.0  # how long to wait at the end for a present GPU, which may be of another kind
+PATIENCE_S = 20.0  # before a warning that no process was placed
+PLACE_S = 60.0  # longest wait at the end for a GPU that is there, since it may be of another kind
 
 
 class Cluster:
     """Starts processes on all GPUs of a Ray cluster, or one per node if it has no GPUs.
 
-    If standard output is redirected, as for JSON, what kernels print stays in Ray's logs.
+    If standard output is redirected, as for JSON, the output of kernels stays in Ray's logs.
 
     Args:
-        address: The cluster, or ray://HOST:PORT of its client server; default `RAY_ADDRESS`, else one that runs on this
-            host, else a new one.
+        address: The cluster, or ray://HOST:PORT of its client server; default `RAY_ADDRESS`, otherwise one on this
+            host, otherwise a new one.
 
     Raises:
         AutotunedError: Ray is not installed, or the cluster cannot be reached.
@@ -69,11 +69,11 @@ class Cluster:
         return found or len(nodes)
 
     def slots(self) -> list[Slot]:
-        """One per GPU; Ray places them."""
+        """A slot per GPU; Ray places them."""
         return [Slot(f"Ray {index}") for index in range(self._count)]
 
     def start(self, slot: Slot, given: Mapping[str, Json]) -> RayProcess:
-        """A process on any free GPU; it waits if all are taken."""
+        """Start a process on any free GPU; it waits if all are in use."""
         return RayProcess(self._ray, self._options(), given)
 
     def _options(self) -> dict[str, Json]:
@@ -82,7 +82,7 @@ class Cluster:
         return {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
 
     def wait(self, processes: Sequence[Process], limit_s: float) -> None:
-        """Return when one of them has sent something, or after the time limit."""
+        """Return when a process has sent a message, or after the time limit."""
         mine = [process for process in processes if isinstance(process, RayProcess) and not process.is_over]
         self._say_if_none_is_placed(mine)
         answers = [process.answer for process in mine]
@@ -98,26 +98,26 @@ class Cluster:
         elif processes and not self._is_told and now - self._placed > PATIENCE_S:
             self._is_told = True
             log.warning(
-                "executor='ray': Ray has placed no process in %.0f s: others may have taken what the cluster has (ray "
+                "executor='ray': Ray has placed no process in %.0f s: others may be using the whole cluster (ray "
                 "status shows it). Waiting; Ctrl-C ends it.", PATIENCE_S,
             )  # fmt: skip
 
     def is_needed(self, slot: Slot) -> bool:
-        """Whether Ray has placed its process or can place it, which it cannot if the node was lost."""
+        """Whether Ray has placed the slot's process, or still can: it cannot if the node was lost."""
         process = slot.process
         if not isinstance(process, RayProcess) or process.is_placed:
             return True
         return time.monotonic() - slot.begun < PLACE_S and self._devices() >= self._count
 
     def close(self) -> None:
-        """Leave the cluster; one started here ends."""
+        """Leave the cluster; ends one that was started here."""
         self._ray.shutdown()
 
 
 def _connect(ray: Any, address: str | None, **options: Any) -> None:
     """Connect, and retry if the connection breaks: the head forks a server per client, which may crash.
 
-    Seen with Ray 2.60 and gRPC 1.85: a segmentation fault in gRPC, more than once in some sixty connections.
+    Seen with Ray 2.60 and gRPC 1.85: a segmentation fault in gRPC, more than once in about sixty connections.
     """
     for left in reversed(range(ATTEMPTS)):
         try:
@@ -126,12 +126,12 @@ def _connect(ray: Any, address: str | None, **options: Any) -> None:
         except ConnectionAbortedError as error:
             if not left:
                 raise
-            log.info("%s: %s; asking again.", address, error)
+            log.info("%s: %s; connecting again.", address, error)
             time.sleep(AGAIN_S)
 
 
 class RayProcess:
-    """A process on some node, reached through its actor."""
+    """A process on a node of the cluster, reached through its actor."""
 
     def __init__(self, ray: Any, options: Mapping[str, Json], given: Mapping[str, Json]) -> None:
         self._ray = ray
@@ -144,15 +144,15 @@ class RayProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and all its messages have been read."""
+        """Whether the process has ended and all its messages have been read."""
         return self._over
 
     def send(self, command: Mapping[str, Json]) -> None:
-        """Send one command; lost with its actor."""
+        """Send a command; does nothing if the actor has ended."""
         self._actor.send.remote(dict(command))
 
     def messages(self) -> list[dict[str, Json]]:
-        """Its messages since the last time; does not wait."""
+        """Messages since the last call; does not wait."""
         if self._over or not self._ray.wait([self.answer], timeout=0)[0]:
             return []
         try:
@@ -169,25 +169,25 @@ class RayProcess:
         return messages
 
     def why(self) -> str:
-        """How it ended."""
+        """How the process ended."""
         return self._why
 
     def interrupt(self) -> None:
-        """Let it store its results, and end."""
+        """Let the process store its results and end."""
         self._actor.interrupt.remote()
 
     def kill(self) -> None:
-        """Kill it and its actor."""
+        """Kill the process and its actor."""
         self._over = True
-        self._ray.kill(self._actor)  # its process notices that
+        self._ray.kill(self._actor)  # the process then ends itself
 
 
 def _reach(address: str | None) -> None:
-    """Try the address first: if nobody answers, Ray's core ends this process instead of raising.
+    """Test the address first: without an answer, Ray's core would end this process instead of raising.
 
     Raises:
-        OSError: Nobody answers.
-        AutotunedError: A client server's port is missing, for which Ray would wait half a minute.
+        OSError: There is no answer.
+        AutotunedError: A client server's port is missing; Ray would wait half a minute for it.
     """
     host, colon, port = (address or "").rpartition(":")
     if colon and port.isdecimal():
@@ -200,7 +200,7 @@ def _reach(address: str | None) -> None:
 
 
 def _recordings(given: Mapping[str, Json]) -> dict[str, str]:
-    """The text of the recordings among the targets, since nodes may not have the files."""
+    """The content of the recordings among the targets, since nodes may not have the files."""
     return {
         target: Path(target).read_text()
         for target in given["targets"]
@@ -214,14 +214,14 @@ def _last_line(error: Exception) -> str:
 
 
 class Host:
-    """Runs in an actor on its node and holds the measuring process.
+    """The actor on a node, which owns the measuring process.
 
     Args:
         given: The first command for the process.
-        settings: Environment variables that hold on every node.
-        path: The command's import path; missing places are dropped.
-        folder: The command's working folder; if missing, the actor's own (that of a Ray job).
-        recordings: Text of recorded calls, by target.
+        settings: Environment variables that are valid on every node.
+        path: The command's import path; missing folders are dropped.
+        folder: The command's working folder; if it is missing, the actor's own (that of a Ray job).
+        recordings: Content of recordings, by target.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class Host:
         self._worker = Worker({**given, "targets": targets}, settings, places, here)
 
     def listen(self, limit_s: float) -> dict[str, Json]:
-        """The process's next messages, and whether it is over; empty after the time limit."""
+        """The process's next messages, and whether it has ended; no messages after the time limit."""
         messages = self._worker.wait(limit_s)
         over = self._worker.is_over
         for message in messages:
@@ -249,16 +249,16 @@ class Host:
         return {"messages": messages, "over": over, "why": self._worker.why() if over else ""}
 
     def send(self, command: Mapping[str, Json]) -> None:
-        """Send the process one command."""
+        """Send the process a command."""
         self._worker.send(command)
 
     def interrupt(self) -> None:
-        """Ctrl-C for the process."""
+        """Send Ctrl-C to the process."""
         self._worker.interrupt()
 
 
 def _as_file(text: str) -> str:
-    """Write a recording to a file of this node."""
+    """Write a recording to a file on this node."""
     path = layout.root() / "calls" / f"{digest(text)[:32]}{SUFFIX}"
     disk.write_text(path, text)
     return str(path)

@@ -46,18 +46,18 @@ class Reporter(Observer):
         try:
             disk.write_all(self._descriptor, data)
         except BrokenPipeError:
-            leave(1)  # the parent is gone
+            leave(1)  # the parent has ended
 
     def begin(self, case: CaseResult, device: str = "") -> None:
-        """From now on this key's configs are to blame."""
+        """Report a case that begins: from now on its configs are to blame."""
         self.say("begin", digest=case.digest)
 
     def observe(self, progress: Progress, device: str = "") -> None:
-        """A search's progress and its next config."""
+        """Report a search's progress and its next config."""
         self.say("progress", progress=asdict(progress))
 
     def note(self, line: str, device: str = "") -> None:
-        """A line for the log of the run."""
+        """Report a line for the log of the run."""
         self.say("note", line=line)
 
 
@@ -101,7 +101,7 @@ class _Server:
         self._reporter.say("done", result=asdict(measured.result), **self._kept(measured))
 
     def _kept(self, measured: MeasuredCase) -> dict[str, Json]:
-        """What the parent needs to write config files, and records if on another host."""
+        """The data that the parent needs to write config files, and records if it is on another host."""
         key, entry, found = measured.key, measured.entry, measured.record
         if key is None or entry is None:
             return {"key": None, "entry": None, "record": None}
@@ -114,7 +114,7 @@ def _key(key: Key) -> dict[str, Json]:
 
 
 def _take_in(known: record.TuningRecord) -> None:
-    """Store another host's record, unless this one measured under conditions as strong."""
+    """Store another host's record, unless this host has one under conditions at least as strong."""
     mine = records.read_of(known.key)
     unfinished = mine is not None and mine.winner is None and len(mine.timings) < len(known.timings)
     if mine is None or unfinished or (known.winner and conditions.is_more(known.conditions, mine.conditions)):
@@ -122,14 +122,14 @@ def _take_in(known: record.TuningRecord) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit at once: compiling threads or a lost device may hang the interpreter's shutdown."""
+    """Exit at once: compiling threads or a lost device could hang the interpreter's shutdown."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 class _Commands:
-    """The parent's commands, one line each; if the parent ends, kills this process and its children."""
+    """The parent's commands, one line each; kills this process and its children if the parent ends."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -137,7 +137,7 @@ class _Commands:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        with contextlib.suppress(ValueError):  # half a line: the parent was killed as it wrote
+        with contextlib.suppress(ValueError):  # a partial line: the parent was killed while writing
             for line in self._stream:
                 self._waiting.put(json.loads(line))
         if os.getpgid(0) == os.getpid():  # a group of its own
@@ -151,7 +151,7 @@ class _Commands:
 def _wake_gpu() -> None:
     """Create the first visible GPU's context, which takes a second, while torch is imported.
 
-    torch uses the same context later. Errors are left to torch.
+    torch uses the same context later, and reports errors.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -164,7 +164,7 @@ def _wake_gpu() -> None:
 
 def _serve(commands: _Commands, reporter: Reporter) -> None:
     given = commands.next()
-    if has_driver():  # first, since they have as much to import
+    if has_driver():  # before the imports below: the compile workers need as long for theirs
         threading.Thread(target=_wake_gpu, daemon=True).start()
         from autotuned.offline.workers import compile_pool
 
@@ -182,7 +182,7 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
 
 
 def _own_input() -> TextIO:
-    """The parent's input; the user's code and its children read nothing instead."""
+    """The parent's input; the user's code and its children get an empty input instead."""
     commands = os.fdopen(os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -194,7 +194,7 @@ def main() -> None:
     """Follow the parent's commands; errors are sent to it to print."""
     reporter = Reporter(int(sys.argv[1]))
     try:
-        # Blocked by the parent, or by Ray, until here; from now on it comes from the parent only.
+        # Ctrl-C was blocked by the parent, or by Ray, until now; from now on only the parent sends it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         _serve(_Commands(_own_input()), reporter)

@@ -304,6 +304,6 @@ def test_doctor_shows_the_store_and_no_secret(monkeypatch: pytest.MonkeyPatch) -
     assert (store["namespace"], store["rights"], store["signed"]) == ("team", "none", True)
     for text in (done.stdout, run("doctor").stdout):
         assert "hush" not in text and SECRET not in text
-    assert any("cannot be asked" in problem for problem in json.loads(done.stdout)["problems"])
+    assert any("cannot be read" in problem for problem in json.loads(done.stdout)["problems"])
     assert not {"AUTOTUNED_STORE", "AUTOTUNED_STORE_KEY"} & env.for_nodes().keys()
     assert layout.root().name.startswith("cache-")
