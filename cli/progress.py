@@ -35,9 +35,9 @@ class _Search:
     words: str = "preparing"
 
     def take(self, progress: Progress, testing: bool) -> None:
-        tried = f"{progress.done} of {progress.total} configs tried" + f", testing {progress.config}" * testing
-        found = progress.best and f"best so far {progress.best}, {terminal.time_words(progress.best_us)}"
-        self.words = f"{tried}; {found or 'none ran yet'}"
+        found = progress.best and f"best so far {terminal.time_words(progress.best_us)}, {progress.best}"
+        words = f"{progress.done} of {progress.total} configs tried; {found or 'none ran yet'}"
+        self.words = words + f"; testing {progress.config}" * testing  # last: a narrow terminal cuts it
 
 
 class Display(Observer):

@@ -120,6 +120,10 @@ def autotune(
         ArgumentNameError: A list names an argument that the kernel does not have.
         ConfigError: An entry is not a config, or sets something that is not a parameter.
     """
+    if triton_names.is_kernel(configs):
+        raise errors.DecorationError(
+            "@autotune: expected configs, got the kernel itself. Write @autotune(configs=[...]) above @triton.jit."
+        )
     given = _Given(
         configs=configs,
         key=key,
@@ -263,6 +267,8 @@ class _Given(Frozen):
         given = self._computed(tunable).sample() if _is_space(self.configs) else self.configs
         listed = configs.listed(given, tunable.name) or [_one_config()]
         configs.check(listed, tunable)
+        if self.prune is None:  # a pruner may drop or complete them
+            configs.check_complete(listed, tunable)
         if configs.is_config(self.default):
             configs.check([self.default], tunable)
         return listed
@@ -398,7 +404,7 @@ def _decorated_function(fn: Any) -> Any:
     elif inspect.isclass(fn) or not callable(fn):
         raise errors.DecorationError(
             f"@autotune: expected a @triton.jit kernel or a function, got {fn!r:.80}. The order is "
-            "@autotune(...) on top, then @triton.heuristics if any, then @triton.jit."
+            "@autotune(configs=[...]) on top, then @triton.heuristics if any, then @triton.jit."
         )
     function = source.python_function(fn)
     if function is None:

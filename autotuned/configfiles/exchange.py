@@ -26,13 +26,14 @@ PathLike = str | os.PathLike[str]
 # -- between the store and files -------------------------------------------------------------------------------------
 
 
-def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> list[Path]:
+def export(out: PathLike, kernels: str | Iterable[str] | None = None, there: Iterable[str] = ()) -> list[Path]:
     """Write the choices of the user's store into config files below a folder; other entries in them stay.
 
     Unfinished searches, and choices that only one process can read, are left out.
 
     Args:
         kernels: Names of kernels, or dotted suffixes of them; None for all.
+        there: Kernels of which the store may have nothing.
 
     Returns:
         The config files.
@@ -44,8 +45,8 @@ def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> list[Pa
     """
     known = listing.kernels()
     kernels = [kernels] if isinstance(kernels, str) else kernels or ()
-    wanted = [name for kernel in kernels for name in listing.named(known, kernel)] or sorted(known)
-    if not wanted:
+    wanted = [name for kernel in kernels for name in listing.named({*known, *there}, kernel)] or sorted(known)
+    if not wanted and not there:
         raise KernelNameError(f"nothing is stored in {layout.root()}: tune something first.", name="")
     writer.refuse_unwritable(Path(out))
     return writer.ship_all((entry for kernel in wanted for entry in _exported(kernel)), Path(out))

@@ -12,7 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from autotuned import env
-from autotuned.key.reach import is_toolchain, python_function
+from autotuned.key.reach import file_in, is_toolchain, python_function
 from autotuned.key.source_text import Body, text
 
 BY_PATH_PREFIX = "autotuned_target_"
@@ -46,8 +46,7 @@ def _is_script(module: str) -> bool:
 def file_of(function: FunctionType) -> str:
     """The file of a function's code if it exists, otherwise its module's file, or a name such as "<string>"."""
     code = function.__code__.co_filename
-    module = function.__globals__.get("__file__")
-    return code if os.path.isfile(code) or not isinstance(module, str) else module
+    return code if os.path.isfile(code) else file_in(function.__globals__) or code
 
 
 def module_of(function: FunctionType) -> str | None:
@@ -67,7 +66,7 @@ def _is_cell(file: str) -> bool:
 
 def _notebook(scope: dict[str, Any]) -> str:
     """The name of a cell's notebook, as Jupyter, VS Code or marimo report it."""
-    file = str(scope.get("__vsc_ipynb_file__") or scope.get("__file__") or env.notebook())
+    file = str(scope.get("__vsc_ipynb_file__") or file_in(scope) or env.notebook())
     stem = re.sub(r"\W", "_", Path(file).stem)
     return "notebook" if not stem or _is_made_up(stem) else stem
 

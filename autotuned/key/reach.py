@@ -20,6 +20,7 @@ from autotuned.key.source_text import tree as syntax
 
 # Packages covered by the toolchain part of the key.
 _TOOLCHAIN_PACKAGES = ("triton", "torch", "numpy", "cupy", "builtins", "math")
+_ADDED_AT_A_LAUNCH = os.path.join("triton", "runtime", "interpreter.py")
 NO_HOLDER: Any = object()
 _ABSENT: Any = object()
 Path = tuple[str, ...]
@@ -184,9 +185,19 @@ def _named(module: ModuleType, name: str) -> Any:
 def _is_beside(module: str, function: FunctionType) -> bool:
     """Whether a module belongs to the function's package or its file's folder."""
     top, home = module.partition(".")[0], function.__globals__
-    folder = os.path.join(os.path.dirname(str(home.get("__file__") or "")), top)
-    is_file = bool(home.get("__file__")) and (os.path.isfile(f"{folder}.py") or os.path.isdir(folder))
+    file = file_in(home)
+    folder = os.path.join(os.path.dirname(file), top)
+    is_file = bool(file) and (os.path.isfile(f"{folder}.py") or os.path.isdir(folder))
     return not is_toolchain(top) and (top == str(home.get("__name__")).partition(".")[0] or is_file)
+
+
+def file_in(scope: Mapping[str, Any]) -> str:
+    """A namespace's `__file__`, or ""; not that of Triton's interpreter.
+
+    At a launch the interpreter adds its module's globals to the kernel's: a notebook would get a name, and a file.
+    """
+    file = scope.get("__file__")
+    return file if isinstance(file, str) and not file.endswith(_ADDED_AT_A_LAUNCH) else ""
 
 
 def _is(now: Found | None, then: Found) -> bool:

@@ -100,6 +100,10 @@ class Explanation:
         """Whether a known choice answers."""
         return self.reason == "hit"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the text in IPython and Jupyter, where the fields would fill a page."""
+        printer.text(str(self))
+
     def __str__(self) -> str:
         digest = f" key {self.key.digest[:12]}" if self.key else ""
         lines = [f"`{self.kernel}`{digest}, mode {self.mode}: {self.reason}; answered by {self.answer}"]

@@ -132,8 +132,10 @@ def bind(
     arguments = {name: value for name, value in {**free, **given}.items() if name in free}
     if missing := [name for name, value in arguments.items() if value is EMPTY]:
         if not lenient:
+            tunables = {p.name for p in tunable.parameters if p.constexpr or not p.has_place}
+            hint = " Pass it, or set it in every config." if missing[0] in tunables else ""
             expected = ", ".join(arguments)
-            raise _call_error(tunable, f"argument {missing[0]!r} is missing. Expected: {expected}.")
+            raise _call_error(tunable, f"argument {missing[0]!r} is missing. Expected: {expected}.{hint}")
         arguments = {name: value for name, value in arguments.items() if value is not EMPTY}
     options = {}
     if kwargs and (others := kwargs.keys() - {p.name for p in tunable.parameters}):
@@ -177,7 +179,7 @@ def refuse_conflicts(
     if conflicts:
         raise ValueError(
             f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't re-define "
-            f"auto-tuned symbols. (`{tunable.name}`: its configs set them.)"
+            f"auto-tuned symbols. (`{tunable.name}`: its configs set them; leave them out of the call.)"
         )
 
 

@@ -6,6 +6,7 @@ import difflib
 import enum
 import gc
 import hashlib
+import inspect
 import itertools
 import logging
 import operator
@@ -314,6 +315,19 @@ def check(configs: Iterable[Config], tunable: HasParameters) -> None:
             _check_name(name, tunable)
         if tunable.has_options:
             _make_plain(config, tunable)
+
+
+def check_complete(configs: Sequence[Config], tunable: HasParameters) -> None:
+    """ConfigError for a config without a parameter that others set and nothing else fills in: it could never run."""
+    tuned = {name for config in configs for name in config.kwargs} - tunable.filled
+    needed = [one.name for one in tunable.parameters if one.name in tuned and one.default is inspect.Parameter.empty]
+    for config in configs:
+        if lacking := [name for name in needed if name not in config.kwargs]:
+            raise errors.ConfigError(
+                f"`{tunable.name}`: configs: expected {lacking[0]!r} in every config, since some set it and it has no "
+                f"default, got one without it: {config}.",
+                kernel=tunable.name,
+            )
 
 
 def _check_name(name: Any, tunable: HasParameters) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -171,6 +172,7 @@ def _count(folder: Any) -> int:
 
 def _print(data: dict[str, Json]) -> None:
     rows = [(name, version or "not usable") for name, version in data["versions"].items()]
+    rows[0] = ("autotuned", f"{autotuned.__version__}, in {os.path.dirname(autotuned.__file__)}")
     rows += [
         ("device", f"{gpu['name']}, {gpu['arch']}, {gpu['sm_count']} SMs: {gpu['slug']}") for gpu in data["devices"]
     ]

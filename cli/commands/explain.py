@@ -28,7 +28,7 @@ def explain_(
         typer.Argument(
             metavar="KERNEL",
             autocompletion=complete,
-            help="A kernel's name or a dotted suffix, or a target as for `tune`: app.kernels:matmul.",
+            help="A kernel's name or a dotted suffix, or a target: app.kernels:matmul, kernels.py.",
         ),
     ],
     digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin with this.")] = None,

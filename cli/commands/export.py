@@ -52,5 +52,7 @@ def export(
         if not as_json:
             terminal.print_built(written.binaries)
         if written.binaries.missing:
-            terminal.complain(f"error: {len(written.binaries.missing)} binaries are missing")
+            terminal.complain(
+                f"error: missing: {terminal.counted(len(written.binaries.missing), 'binary', 'binaries')}"
+            )
             raise typer.Exit(3)

@@ -63,8 +63,10 @@ def list_(
     if as_json:
         _print_json(found)
     elif first is not None:
+        met = set()
         for name, some in itertools.groupby(found, lambda stored: stored.key.kernel):
-            _print(name, some)
+            met |= _print(name, some)
+        terminal.print_qualities(met)
     else:
         terminal.say(f"Nothing is stored in {layout.root()}, and there are no config files in:")
         terminal.say("\n".join(f"  {folder}" for folder in lookup.config_folders()))
@@ -132,12 +134,13 @@ def _print_json(found: Iterable[Stored]) -> None:
     terminal.write("\n ]\n}\n" if comma else " ]\n}\n")
 
 
-def _print(kernel: str, found: Iterator[Stored]) -> None:
+def _print(kernel: str, found: Iterator[Stored]) -> set[tuple[str | None, str | None]]:
+    """Print a kernel's choices; returns the quality and device of those in the table."""
     first = list(itertools.islice(found, TABLE_ROWS))
     terminal.print_table(HEADERS, [_cells(stored) for stored in first], kernel)
-    terminal.print_qualities((stored.quality, stored.device) for stored in first)
     while terminal.is_read() and (some := list(itertools.islice(found, TABLE_ROWS))):
         terminal.say("\n".join("  ".join(_cells(stored)) for stored in some), whole=True)
+    return {(stored.quality, stored.device) for stored in first}
 
 
 def _cells(stored: Stored) -> list[str]:

@@ -10,7 +10,7 @@ from stored import says
 from triton import Config
 
 from autotuned import autotune
-from autotuned.errors import DecorationError
+from autotuned.errors import CallError, ConfigError, DecorationError
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
@@ -114,8 +114,34 @@ def test_what_cannot_be_decorated(thing):
     with pytest.raises(DecorationError) as caught:
         autotune(CONFIGS)(thing)
     says(
-        caught, "expected a @triton.jit kernel or a function, got ", "The order is @autotune(...) on top, then @triton"
+        caught,
+        "expected a @triton.jit kernel or a function, got ",
+        "The order is @autotune(configs=[...]) on top, then @triton",
     )
+
+
+def test_a_decorator_without_configs():
+    with pytest.raises(DecorationError) as caught:
+        autotune(double)  # as `@autotune` above it does
+    says(caught, "expected configs, got the kernel itself. Write @autotune(configs=[...])")
+
+
+def test_a_config_without_what_others_set(xy):
+    partial = [Config({"BLOCK": 16}), Config({}, num_warps=8)]
+    with pytest.raises(ConfigError) as caught:
+        autotune(partial)(double)
+    says(caught, "expected 'BLOCK' in every config, since some set it and it has no default, got one without it: num_")
+    autotune(partial, prune_configs_by={"early_config_prune": lambda configs, *_, **__: configs[:1]})(double)[(4,)](
+        *xy, 50
+    )
+    assert torch.equal(xy[1], 2 * xy[0])
+    autotune([Config({"BLOCK": 16, "FACTOR": 2}), Config({"BLOCK": 16})])(double)  # FACTOR has a default
+
+
+def test_a_tunable_that_neither_the_call_nor_a_config_sets(xy):
+    with pytest.raises(CallError) as caught:
+        autotune([])(double)[(4,)](*xy, 50)
+    says(caught, "argument 'BLOCK' is missing. Expected: x_ptr, y_ptr, n_cols, BLOCK", "or set it in every config.")
 
 
 def test_a_builtin_has_no_python_inside():

@@ -75,21 +75,23 @@ def test_tune_wants_a_folder_for_them():
         tune("autotuned.kernels.numpy_matmul", binaries=True)
 
 
-def test_export_with_an_empty_store_builds_for_the_files_that_are_there(tmp_path, monkeypatch):
+@pytest.mark.parametrize("names", [[], ["app.k"], ["k"]], ids=["all", "name", "suffix"])
+def test_export_with_an_empty_store_builds_for_the_files_that_are_there(tmp_path, monkeypatch, names):
     """Its kernel is interpreted in these tests, which is said; on the compiled harness it is built."""
     monkeypatch.chdir(tmp_path)
     ship(tmp_path / "tuned", made=[])
     Path("kernels_to_build.py").write_text(KERNEL)
-    done = run("export", "--out", "tuned", "--binaries", "--target", "kernels_to_build.py", "--json", code=3)
+    done = run("export", *names, "--out=tuned", "--binaries", "--target=kernels_to_build.py", "--json", code=3)
     [file] = json.loads(done.stdout)["binaries"]["files"]
     assert (file["kernel"], file["of"], file["entries"], file["variants"]) == ("app.k", 1, 0, 0)
     assert file["missing"] == ["the kernel is interpreted here: unset TRITON_INTERPRET to compile it."]
-    assert "error: 1 binaries are missing" in done.stderr
+    assert "error: missing: 1 binary" in done.stderr
 
 
 def test_export_without_the_option_needs_a_store(tmp_path):
     ship(tmp_path / "tuned", made=[])
     assert "nothing is stored" in error("export", "--out", tmp_path / "tuned")
+    assert "no kernel 'k': nothing is stored" in error("export", "k", "--out", tmp_path / "tuned")
 
 
 def test_check_names_what_is_wrong_beside_a_file(tmp_path):

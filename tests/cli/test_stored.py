@@ -47,6 +47,17 @@ def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPa
     assert [line.split()[0] for line in lines[2:]] == ["n=1"] * 2 and record["digest"][:12] in lines[2]
 
 
+def test_list_explains_a_quality_once_below_all_kernels() -> None:
+    config = form(FakeConfig({"BLOCK": 64}))
+    for kernel in ("app.one", "app.two"):
+        records.keep(
+            TuningRecord(make_key(kernel=kernel), config, 16.0, "noisy", (Timing(config, 16.0, 9.0, 30.0, 5),))
+        )
+    lines = _run("list").stdout.splitlines()
+    assert [line.partition("  ")[0] for line in lines if line.startswith("app.")] == ["app.one", "app.two"]
+    assert [line for line in lines if line.startswith("noisy: ")] == lines[-1:]
+
+
 def test_calls_are_listed_by_the_size_of_their_numbers() -> None:
     _keep(12)
     said = [line.split()[0] for line in _run("list").stdout.splitlines() if line.startswith("n=")]

@@ -66,6 +66,7 @@ def begin(patch):
     patch.setattr(timers.HostTimer, "synchronize", lambda timer: synchronize())
     knobs.compilation.listener = note
     locks.LOCK_TIMEOUT_S = float(WORDS.get("limit", 60))
+    locks.MESSAGE_AFTER_S = 60.0  # on a busy machine ranks wait longer than the usual 5 s, which would be logged
     logging.getLogger("autotuned").addHandler(Said(logging.WARNING))
     autotuned.on_event(lambda event: searches.append(event.key) if event.kind == "search" else None)
     autotuned.install(race=WAY == "race")

@@ -1,6 +1,7 @@
 """Names of kernels: the same in the next process, however the file was loaded."""
 
 import json
+import linecache
 import os
 import sys
 from pathlib import Path
@@ -128,6 +129,22 @@ def test_an_edited_cell_of_a_notebook_keeps_its_name(cell: str) -> None:
     [folder] = [path for path in layout.root().glob("v*/*") if path.name.startswith("notebook.kernel")]
     assert len(list(folder.glob("*.json"))) == 2  # one name, and each version has its own choice
     assert "notebook.kernel" in repr(scope["kernel"]) and "`notebook.kernel`" in said_of(scope["kernel"])
+
+
+def test_a_cell_keeps_its_name_and_source_after_a_launch_in_the_interpreter() -> None:
+    torch = pytest.importorskip("torch")
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("needs Triton's interpreter")
+    cell, told = CELLS[0].format(7), []
+    text = KERNEL.replace("DECORATE", "autotuned.autotune").replace("import triton\n", "import autotuned, triton\n", 1)
+    linecache.cache[cell] = (len(text), None, text.splitlines(keepends=True), cell)  # as Jupyter does
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    for _ in range(2):
+        exec(compile(text, cell, "exec"), scope)
+        tunable = scope["kernel"].tuner.tunable
+        told.append((tunable.name, tunable.source))
+        scope["kernel"][(1,)](torch.zeros(16), 16)  # the interpreter adds its own globals to the cell's
+    assert told[0][0] == "notebook.kernel" and told[1] == told[0]
 
 
 def said_of(kernel: Any) -> str:

@@ -155,8 +155,8 @@ def test_the_wheel_with_binaries_serves_where_nothing_compiles(app: Path, tmp_pa
     path.write_text(path.read_text().replace('"triton": "3.6.0"', f'"triton": "{triton.__version__}"'))
     command = "from autotuned.cli.main import app; app()"
     built = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path / "compiled")}
-    said = run(sys.executable, "-c", command, "export", "--out", "example_app/tuned", "--binaries", "--target",
-               "example_app.kernels", folder=folder, **built)  # fmt: skip
+    said = run(sys.executable, "-c", command, "export", "bias_gelu", "--out", "example_app/tuned", "--binaries",
+               "--target", "example_app.kernels", folder=folder, **built)  # fmt: skip
     assert "binaries for 3 of 3 entries" in said
     pip("wheel", "--no-deps", "--wheel-dir", tmp_path / "dist", folder, folder=folder)
     [wheel] = (tmp_path / "dist").glob("*.whl")

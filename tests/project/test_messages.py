@@ -16,7 +16,7 @@ REVIEWED = {
         "one, or give @autotune a default=.",
         "No valid autotuner configs after pruning. `early_config_prune` should return at least one config.",
         "Conflicting meta-parameters: {}. Make sure that you don't re-define auto-tuned symbols. (`{}`: its configs set "
-        "them.)",
+        "them; leave them out of the call.)",
         "module 'autotuned' has no attribute {}",
     ],
     "two things given contradict each other: both are named, and which one to change": [
@@ -80,7 +80,7 @@ REVIEWED = {
         "no choice for {}. {}",
         "there is no file {}.{}",
         "kernel {} cannot be imported ({}). {}",
-        "argument {} is missing. Expected: {}.",
+        "argument {} is missing. Expected: {}.{}",
         "`{}`: no key begins with {}. Its keys are {}.",
         "nothing can be written to {}: {}",
         "--out: nothing can be written to {}: {}",

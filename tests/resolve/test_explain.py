@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import forked
 import numpy as np
@@ -316,6 +317,12 @@ def test_types_of_values_are_told_apart_in_the_difference():
     found = make().explain(X, True)
     assert found.reason == "absent"
     assert "call.values.n: 1 -> true" in str(found)
+
+
+def test_a_notebook_shows_the_text():
+    shown = []
+    make().explain(X, 5)._repr_pretty_(SimpleNamespace(text=shown.append), False)
+    assert shown == [str(make().explain(X, 5))]
 
 
 # -- what else it says ------------------------------------------------------------------------------------------------

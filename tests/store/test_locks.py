@@ -108,7 +108,7 @@ def test_b42_a_lock_ends_with_its_holder_and_a_live_holder_is_named_and_not_wait
             FileLock(path).acquire(timeout=0)
         said = json.loads(wait_for(layout.holder_path(path)))
         assert said.keys() == {"pid", "host", "start"}
-        with locks.locked(path, timeout_s=0.05) as lock:
+        with locks.locked(path, timeout_s=0.4) as lock:
             assert lock is locks.Lock.BUSY
         assert lines(caplog) == [
             f"waiting for process {holder.pid} on {socket.gethostname()} (since {said['start']}), which tunes the same "

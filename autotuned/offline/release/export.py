@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotuned.configfiles import exchange
-from autotuned.errors import KernelNameError
 from autotuned.offline.results import BuildResult
 from autotuned.typed_json import Json
 
@@ -41,7 +40,7 @@ def export(
         out: The folder.
         kernels: Names of kernels, or dotted suffixes of them; None for all.
         binaries: Also compile the kernels for all entries of the folder, for the architectures in its files. Needs no
-            GPU; if there are files already, the store may be empty.
+            GPU, and nothing in the store for kernels that have a file already.
         targets: Modules and files with cases, and recordings, whose calls to compile for. By default kernels are
             imported by name.
 
@@ -52,14 +51,15 @@ def export(
         ConfigFileError: An existing file cannot be added to.
     """
     folder = Path(out)
-    try:
-        files = exchange.export(folder, kernels)
-    except KernelNameError:
-        if not binaries or kernels or not any(folder.glob("*/*.json")):
-            raise
-        files = []
+    files = exchange.export(folder, kernels, _kernels_in(folder) if binaries else ())
     if not binaries:
         return ExportResult(files)
     from autotuned.offline.binaries import build  # needs torch and triton
 
     return ExportResult(files, build(folder, targets or ()))
+
+
+def _kernels_in(folder: Path) -> set[str]:
+    """The kernels that have a file in a folder; an unreadable one counts by its name."""
+    read = ((path, exchange.read(path)[0]) for path in folder.glob("*/*.json"))
+    return {path.stem if config is None else config.kernel for path, config in read}
