@@ -14,6 +14,10 @@ class Choices(dict[Any, Any]):
     def _forget(self, *keys: Any) -> None:
         raise NotImplementedError
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are plain: they belong to no tuner."""
+        return dict, (dict(self),)
+
     def __delitem__(self, key: Any) -> None:
         super().__delitem__(key)
         self._forget(key)

@@ -62,7 +62,8 @@ def _wrap() -> None:
 
 def in_front_of(original: Any, ours: Any) -> Any:
     """Let `ours` pass for the method that it replaces; `Tuned` and `end` find that by `.in_front_of`."""
-    ours.__name__, ours.__qualname__, ours.__doc__ = original.__name__, original.__qualname__, original.__doc__
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(ours, name, getattr(original, name))
     ours.in_front_of = original
     return ours
 

@@ -31,7 +31,7 @@ class Beside(Replaced):
         self.configs, self.keys, self._seen_keys = theirs.configs, theirs.keys, list(theirs.keys)
         self._seen = (self.configs, len(self.configs))
         self.early_config_prune, self.perf_model = theirs.early_config_prune, theirs.perf_model
-        self._theirs, self._run = theirs, run
+        self.theirs, self.their_fn, self._run = theirs, theirs.fn, run
         self.cache = memory
 
     def tritons_run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
@@ -43,8 +43,8 @@ class Beside(Replaced):
         return self._pass_on(args, {**kwargs, **given, "warmup": warmup})
 
     def _pass_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = seeded.run(self._run, self._theirs, args, kwargs)
-        self.best_config = self._theirs.best_config
+        result = seeded.run(self._run, self.theirs, args, kwargs)
+        self.best_config = self.theirs.best_config
         return result
 
     def _configs_changed(self) -> None:
@@ -62,7 +62,7 @@ class Beside(Replaced):
 
 def launches_for(theirs: Any, run: _Run) -> Beside | None:
     """The launcher for one of Triton's tuners, made at its first launch; None if only Triton's own `run` can launch."""
-    if isinstance(theirs, Tuned) or type(theirs.cache) not in (dict, seeded.Memory):
+    if isinstance(theirs, Tuned) or type(getattr(theirs, "cache", None)) not in (dict, seeded.Untouched, seeded.Memory):
         return None
     memory = seeded.adopt(theirs)
     if memory.beside is None:
@@ -77,13 +77,13 @@ def launches_for(theirs: Any, run: _Run) -> Beside | None:
 
 def run(original: _Run, theirs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Triton's `Autotuner.run` with a memory and a launch table; `original` is Triton's own."""
-    # hot path: on a hit, no other Python code runs
+    # hot path: on a hit, no other Python code runs. Tuners may share their choices, and a kernel may be replaced
     try:
         beside = theirs.cache.beside
     except AttributeError:
         beside = None
     beside = beside or launches_for(theirs, original) if beside is not False else None
-    if beside is None:
+    if beside is None or beside.theirs is not theirs or beside.their_fn is not theirs.fn:
         return seeded.run(original, theirs, args, kwargs)
     if beside.configs is not theirs.configs:
         beside.configs = theirs.configs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from pathlib import Path
@@ -21,10 +22,11 @@ _HOLDERS = (triton, triton.runtime, autotuner)
 
 
 class _Installed:
-    """The installed state: the wrapped `run`, and the original `autotune` of each holder."""
+    """The installed state: the wrapped `run` and `__init__`, and the original `autotune` of each holder."""
 
     def __init__(self) -> None:
         self.run: Any = None  # has `.active`, and `.replacing`: `fronted.run` while this package launches, else None
+        self.init: Any = None
         self.decorators: dict[int, Any] = {}
         self.kept: Any = None  # `kept.Kept`, while it stands in for Triton's `compile`
         self.undo_kept: Any = None
@@ -68,6 +70,7 @@ def install(
     if binaries is not None:
         _keep_binaries(Path(binaries).expanduser().absolute())
     _wrap_run()
+    _wrap_init()
     if ahead:
         early.begin()
     if race or ahead:
@@ -94,6 +97,8 @@ def uninstall() -> None:
     elif _installed.run is not None:
         log.warning("uninstall: Autotuner.run was replaced after install() (%s); theirs is left in place.",
                     _whose(autotuner.Autotuner.run))  # fmt: skip
+    if autotuner.Autotuner.__init__ is _installed.init:
+        autotuner.Autotuner.__init__ = _installed.init.in_front_of
     _restore_decorators()
     bench.end()
 
@@ -127,6 +132,22 @@ def _wrap_run() -> None:
     autotuner.Autotuner.run = _installed.run = _front(original)
 
 
+def _wrap_init() -> None:
+    """Let each tuner made from now on have one `.cache` for good."""
+    original: Any = autotuner.Autotuner.__init__
+    if original is _installed.init:
+        return
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        original(self, *args, **kwargs)
+        if _installed.run is not None and _installed.run.active:
+            seeded.begin(self)
+
+    ours: Any = bench.in_front_of(original, __init__)
+    ours.__wrapped__, ours.__signature__ = original, inspect.signature(original)
+    autotuner.Autotuner.__init__ = _installed.init = ours
+
+
 def _front(original: Any) -> Any:
     """What stands in the place of `Autotuner.run`: in C in front of Triton's own, else the Python twin."""
 
@@ -137,10 +158,11 @@ def _front(original: Any) -> Any:
             return front.replacing(original, self, args, kwargs)
         return seeded.run(original, self, args, kwargs)
 
+    run.__qualname__ = original.__qualname__  # in error messages
     front: Any = run
     if kernel.is_tritons(original) and launcher.uses_c():
         front = _native.extension.Front(original, run)
-        front.__wrapped__, front.__module__ = run, __name__
+        front.__wrapped__ = run
     front.active, front.replacing = True, None
     return bench.in_front_of(original, front)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -239,11 +240,11 @@ class Memory(Choices):
         on_change: Called when a choice is replaced or removed, since bound launches must not outlive it.
     """
 
-    __slots__ = ("beside", "on_change")
+    __slots__ = ("__weakref__", "beside", "on_change", "origin")
 
     def __init__(self, cache: Mapping[Any, Any], on_change: Callable[[], None]) -> None:
         super().__init__(cache)
-        self.on_change = on_change
+        self.on_change, self.origin = on_change, cache
         self.beside: Any = None  # the launcher for the tuner, or False if there can be none
 
     def __contains__(self, key: Any) -> bool:
@@ -280,8 +281,26 @@ class Memory(Choices):
         self.on_change()
 
 
+class Untouched(Memory):
+    """The `.cache` of a tuner made since `install()`, until its first launch makes it a `Memory`."""
+
+    __slots__ = ()
+
+
 _native.look_up_in(Memory)
 _adopting = renewed(threading.Lock())
+# By the dictionary that they took the place of: tuners that share it go on sharing.
+_adopted: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+
+
+def begin(tuner: Any) -> None:
+    """Give a new tuner the cache that it will have for good: programs may keep it, or share it among tuners."""
+    if type(getattr(tuner, "cache", None)) is dict and not tuner.cache:
+        tuner.cache = Untouched({}, _nothing)
+
+
+def _nothing() -> None:
+    """What changes when no launch is bound to a choice."""
 
 
 def adopt(tuner: Any) -> Memory:
@@ -291,9 +310,19 @@ def adopt(tuner: Any) -> Memory:
         if type(tuner.cache) is not Memory:
             if not (keeping and kept_choices.are_there()):
                 fingerprint.begin(layout.root())
-            tuner.cache = Memory(tuner.cache, lambda: None)
+            tuner.cache = _memory(tuner.cache)
         memory: Memory = tuner.cache
         return memory
+
+
+def _memory(cache: Any) -> Memory:
+    if type(cache) is Untouched:
+        cache.__class__ = Memory  # type: ignore[assignment]
+        return cache
+    memory = _adopted.get(id(cache))
+    if memory is None or memory.origin is not cache:
+        memory = _adopted[id(cache)] = Memory(cache, _nothing)
+    return memory
 
 
 def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -302,14 +331,14 @@ def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs:
     Key, pruning, hooks, benchmark and launch stay Triton's.
     """
     # hot path of Triton's own tuners: makes no key, only `__contains__` above is asked
-    memory = tuner.cache
+    memory = getattr(tuner, "cache", None)
     if type(memory) is not Memory:
-        if type(memory) is not dict:  # a foreign class, or `Tuned`, which has its own store
+        if type(memory) not in (dict, Untouched):  # a foreign class, or `Tuned`, which has its own store
             return original(tuner, *args, **kwargs)
         memory = adopt(tuner)
     outer, call = _asking.call, (tuner, args, kwargs)
-    _asking.call = call
     try:
+        _asking.call = call
         result = original(tuner, *args, **kwargs)
     except BaseException:
         if asked := _ended(call):

@@ -46,6 +46,7 @@ class _Switch:
 racing = _Switch()  # our search measures for tuners with Triton's benchmark
 compiling = _Switch()  # compile ahead of measurements and launches
 keeping: list[Path] = []  # the folder of `--binaries`, if there is one
+_FUNCTIONS = ("do_bench", "before", "after")  # of `kernel.Measuring`
 _FAILED = "Triton counted it as failed"
 
 
@@ -68,18 +69,25 @@ class Seed:
     """The kernel identity of one of Triton's tuners, and the keys of its calls."""
 
     def __init__(self, tuner: Any) -> None:
-        self.tunable = TunableKernel.of(tuner.fn)
+        self.fn, how = tuner.fn, kernel.measuring_of(tuner)
+        self.tunable = TunableKernel.of(self.fn)
         if not self.tunable.interpreted:
             note_tuned(kernel.innermost(tuner.fn), self.tunable.name)
         self._defaults = {
             p.name: p.default for p in self.tunable.parameters if p.default is not inspect.Parameter.empty
         }
-        how = kernel.measuring_of(tuner)
+        self._names, self._made_for = (how.zero, how.restore), [_weak(getattr(how, name)) for name in _FUNCTIONS]
         trial = trial_part(how.do_bench, how.zero, Hooks(how.before, how.after))
         self.needed = Conditions(conditions.names(how.restore))
         self._context = Context(self.tunable, None, trial)
         self._warned: set[str] = set()
         self._can_race = _has_tritons_bench(tuner)
+
+    def holds(self, tuner: Any) -> bool:
+        """Whether the tuner's kernel, benchmark, hooks and lists are those that it was made for."""
+        how = kernel.measuring_of(tuner)
+        same = all(made() is getattr(how, name) for made, name in zip(self._made_for, _FUNCTIONS))
+        return same and tuner.fn is self.fn and (how.zero, how.restore) == self._names
 
     @property
     def races(self) -> bool:
@@ -253,15 +261,26 @@ def _provenance(seconds: float | None) -> dict[str, Json]:
     return {"date": date, "seconds": None if seconds is None else round(seconds, 3), "timer": TIMER, "written": []}
 
 
+def _weak(value: Any) -> Callable[[], Any]:
+    """A reference that keeps nothing alive, since a hook may refer to its tuner."""
+    if value is None:
+        return lambda: None
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return object  # never the same
+
+
 _seeds: weakref.WeakKeyDictionary[Any, Seed | None] = weakref.WeakKeyDictionary()
 
 
 def seed_of(tuner: Any) -> Seed | None:
     """The seed of one of Triton's tuners; None, with a log line, if its kernel cannot have one."""
     try:
-        if tuner not in _seeds:
-            _seeds[tuner] = Seed(tuner)
-        return _seeds[tuner]
+        seed = _seeds.get(tuner)
+        if tuner not in _seeds or (seed is not None and not seed.holds(tuner)):
+            seed = _seeds[tuner] = Seed(tuner)
+        return seed
     except Exception as error:  # a foreign class of kernel or tuner: never fail its launch
         log.info("no choices are stored for %r: %s", tuner.fn, failures.describe(error))
         with suppress(TypeError):  # a tuner without a hash

@@ -183,7 +183,7 @@ def test_it_passes_for_a_method(seeding):
     assert list(inspect.signature(Autotuner.run).parameters) == ["self", "args", "kwargs"]
     with pytest.raises(TypeError, match="self"):
         Autotuner.run()
-    with pytest.raises(AttributeError, match="cache"):
+    with pytest.raises(AttributeError, match="arg_names"):
         Autotuner.run(object())
 
 

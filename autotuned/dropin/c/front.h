@@ -95,22 +95,38 @@ static PyObject *run_beside(Base *beside, PyObject *tuner, PyObject *const *args
   return result;
 }
 
+/* hot path. What launches in front of a tuner with these choices: True if only Python can tell, False if Triton does, as where
+ * tuners share their choices or the kernel was replaced. New reference. */
+static PyObject *beside_of(PyObject *choices, PyObject *tuner) {
+  PyObject *beside = PyObject_GetAttr(choices, s_beside), *fn;
+  if (!beside || beside == Py_False) return beside;
+  if (!PyObject_TypeCheck(beside, &BaseType)) { Py_DECREF(beside); return Py_NewRef(Py_True); }
+  if (!(fn = PyObject_GetAttr(tuner, s_fn))) { Py_DECREF(beside); return NULL; }
+  if (((Base *)beside)->theirs != tuner || ((Base *)beside)->their_fn != fn) Py_SETREF(beside, Py_NewRef(Py_False));
+  Py_DECREF(fn);
+  return beside;
+}
+
 /* hot path. What the twin does, if the tuner's choices are of `choices_type`. New reference. */
 static PyObject *front_call(PyObject *self, PyObject *const *args, size_t flags, PyObject *names) {
   Front *f = (Front *)self;
   Py_ssize_t positional = PyVectorcall_NARGS(flags);
   if (!f->active || !positional) return run_twin(f, args, flags, names);
   PyObject *choices = PyObject_GetAttr(args[0], s_cache), *beside = NULL, *result;
-  if (!choices) return NULL;
+  if (!choices) { /* Triton's `run` reads it only if there are several configs */
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return NULL;
+    PyErr_Clear();
+    return run_twin(f, args, flags, names);
+  }
   int known = Py_TYPE(choices) == choices_type;
-  if (known && f->replacing != Py_None && !(beside = PyObject_GetAttr(choices, s_beside))) result = NULL;
+  if (known && f->replacing != Py_None && !(beside = beside_of(choices, args[0]))) result = NULL;
   else if (known && (!beside || beside == Py_False)) {
     if (!(result = run_original(f, choices, args, flags, names)) && PyErr_ExceptionMatches(missed)) {
       PyErr_Clear();
       result = run_twin(f, args, flags, names);
     }
   }
-  else if (known && PyObject_TypeCheck(beside, &BaseType)) result = run_beside((Base *)beside, args[0], args + 1, positional - 1, names);
+  else if (known && beside != Py_True) result = run_beside((Base *)beside, args[0], args + 1, positional - 1, names);
   else result = run_twin(f, args, flags, names);
   Py_XDECREF(beside);
   Py_DECREF(choices);

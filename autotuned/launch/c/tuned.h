@@ -8,6 +8,7 @@ typedef struct {
   PyObject_HEAD
   Table *table;          /* strong or NULL: then every call takes the Python path */
   PyObject *configs;     /* strong: the live list */
+  PyObject *theirs, *their_fn; /* strong or NULL: the other tuner that it launches for, and that one's kernel */
   PyObject *seen;        /* strong: the list that the table was built for, and its length */
   Py_ssize_t seen_length;
   uint64_t generation;   /* the shared one when `_still_ours` last returned true */
@@ -255,12 +256,12 @@ static int set_nargs(Base *b, PyObject *value, void *c) {
 }
 
 static int base_traverse(Base *b, visitproc visit, void *arg) {
-  Py_VISIT(b->table); Py_VISIT(b->configs); Py_VISIT(b->seen);
+  Py_VISIT(b->table); Py_VISIT(b->configs); Py_VISIT(b->seen); Py_VISIT(b->theirs); Py_VISIT(b->their_fn);
   for (Best *slot = b->best; slot; slot = slot->next) { Py_VISIT(slot->config); Py_VISIT(slot->nargs); }
   return 0;
 }
 static int base_clear(Base *b) {
-  Py_CLEAR(b->table); Py_CLEAR(b->configs); Py_CLEAR(b->seen);
+  Py_CLEAR(b->table); Py_CLEAR(b->configs); Py_CLEAR(b->seen); Py_CLEAR(b->theirs); Py_CLEAR(b->their_fn);
   while (b->best) {
     Best *slot = b->best;
     b->best = slot->next;
@@ -287,6 +288,8 @@ static PyGetSetDef base_fields[] = {
     {"nargs", (getter)get_nargs, (setter)set_nargs, "The positional arguments, by name, of this thread's call.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyMemberDef base_members[] = {
+    {"theirs", T_OBJECT_EX, offsetof(Base, theirs), 0, "The other tuner that it launches for."},
+    {"their_fn", T_OBJECT_EX, offsetof(Base, their_fn), 0, "That tuner's kernel."},
     {"is_left", T_BOOL, offsetof(Base, is_left), 0, "Whether Triton launches it."}, {NULL, 0, 0, 0, NULL}};
 static PyMappingMethods base_mapping = {.mp_subscript = base_subscript};
 static PyTypeObject BaseType = {
