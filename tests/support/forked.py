@@ -207,7 +207,8 @@ def _begin(address: str, environment: Mapping[str, str]) -> bool:
         command = [sys.executable, "-c", _SERVER, str(listening.fileno())]
         # It may outlive this process, for others: nobody waits for it or for the end of its output.
         nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        _begun.append(subprocess.Popen(command, env=environment, pass_fds=[listening.fileno()], **nothing))
+        server = subprocess.Popen(command, env=environment, pass_fds=[listening.fileno()], **nothing)
+        server.returncode = 0  # or Python would warn that it still runs
     return True
 
 
@@ -235,7 +236,6 @@ class Program:
         return self.returncode
 
 
-_begun: list["subprocess.Popen[bytes]"] = []
 _servers: dict[tuple[int, tuple[str | None, ...]], Server] = {}
 
 
