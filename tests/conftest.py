@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Generator, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -145,6 +146,7 @@ _SLOW_TESTS = {
 _APART_FILES = {"project/test_app", "project/test_packaging", "project/test_workflow"}
 _APART_TESTS = {
     "test_a_part_of_the_tests_passes_beside_other_packages", "test_a_rehearsal_without_a_gpu", "test_examples_run",
+    "test_in_a_second_container_nothing_is_compiled_and_nothing_that_compiles_is_needed",
     "test_real_processes_measure_in_their_way", "test_the_core_needs_neither_torch_nor_triton",
     "test_the_example_is_tuned_while_it_serves",
     "test_the_script_for_several_gpus_can_be_rehearsed_on_the_cpu",
@@ -160,6 +162,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     is_part = config.args_source is config.ArgsSource.ARGS or option.collectonly or option.usepdb
     if not is_part and not option.markexpr:
         os.environ[_WHOLE] = "1"
+    os.environ.setdefault("PYTEST_FORKED_RUN", uuid.uuid4().hex)  # see `support/forked.py`
     # A worker comes by here too, and so do the suites that tests start: none of them starts workers of its own.
     if GPU or is_decided or is_part or "PYTEST_XDIST_WORKER" in os.environ:
         return
@@ -191,8 +194,11 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     that collect.
     """
     gc.enable()
+    gc.set_threshold(20_000)  # tests make many objects, and few of them are rings
     gc.collect()
     gc.freeze()
+    if testing := sys.modules.get("typer.testing"):  # reads the hints of all commands at each call of one
+        testing._get_command = functools.cache(testing._get_command)
     if interpreter := sys.modules.get("triton.runtime.interpreter"):
         import interpreted
 

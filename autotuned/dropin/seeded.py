@@ -73,8 +73,8 @@ class Asked:
             return True
         if seed is None or mode == "off":
             return False
-        self.missed, self._seed = own, seed
         self._before = attribute(self.tuner, "configs_timings")
+        self.missed, self._seed = own, seed  # from here on `fail` reads both
         try:
             self._call = seed.call(self.args, self.kwargs)
             found = self._kept(mode)

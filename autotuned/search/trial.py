@@ -7,9 +7,10 @@ import math
 import operator
 import random
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 NOISE_FLOOR = 0.003  # assume at least this relative spread
 FAST = 1 / 3  # share of the samples, the fastest, to use under load by others
@@ -48,9 +49,11 @@ class Trial:
         It is less noisy than the median. That of a 28 us kernel moves in steps of 0.1%, because the clock counts in
         steps of 32 ns, and falls into either of two modes.
         """
-        median_us, most_us = self.median_us, CUT * self.spread * self.median_us
-        parts_us = [max(-most_us, min(sample - median_us, most_us)) for sample in self.samples_us]
-        return median_us + sum(parts_us) / len(parts_us)
+        median_us = self.median_us
+        most_us = CUT * _spread(self.samples_us, median_us) * median_us
+        parts_us = [us - median_us for us in self.samples_us]
+        inner_us = [us if -most_us <= us <= most_us else math.copysign(most_us, us) for us in parts_us]
+        return median_us + sum(inner_us) / len(inner_us)
 
     @property
     def fast_us(self) -> float:
@@ -86,24 +89,32 @@ class Trial:
     @property
     def spread(self) -> float:
         """Relative standard deviation of a sample, from the median deviation; at least the noise floor."""
-        median_us = self.median_us
-        deviation_us = median([abs(sample - median_us) for sample in self.samples_us])
-        return max(1.4826 * deviation_us / median_us, NOISE_FLOOR)
+        return _spread(self.samples_us, self.median_us)
 
     @property
     def middle(self) -> float:
         """Width of the middle 60% of the samples, relative to the median."""
-        return (self.percentile(0.8) - self.percentile(0.2)) / self.median_us
+        ordered = sorted(self.samples_us)
+        return (_percentile(ordered, 0.8) - _percentile(ordered, 0.2)) / median(ordered)
 
     def percentile(self, share: float) -> float:
         """The sample below which `share` of all samples lie, in microseconds."""
-        return sorted(self.samples_us)[min(int(share * len(self.samples_us)), len(self.samples_us) - 1)]
+        return _percentile(sorted(self.samples_us), share)
 
 
 def median(values: Sequence[float]) -> float:
     """`statistics.median`, three times as fast: a race calls it thousands of times while the device waits."""
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    ordered, count = sorted(values), len(values)
+    half = count // 2
+    return ordered[half] if count % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _spread(samples_us: Sequence[float], median_us: float) -> float:
+    return max(1.4826 * median([abs(us - median_us) for us in samples_us]) / median_us, NOISE_FLOOR)
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
 def _third(ordered: Sequence[float]) -> int:
@@ -239,12 +250,37 @@ LOADED = 0.05  # relative; others use the device if the middle 60% of the residu
 FITTED_TURNS = 32  # fit the latest turns; older ones stay as they are
 
 
-class _Sample(NamedTuple):
-    trial: Trial
-    at: int  # index in the trial's samples
-    place: int  # index in the turn
-    log: float
-    trip: int  # number of the call of `note`
+class _Turn:
+    """Samples of one turn, as columns: a fit goes through them dozens of times while the device waits."""
+
+    def __init__(self, trip: int) -> None:
+        self.trip = trip  # number of the call of `note`
+        self.trials: list[Trial] = []
+        self.indices: list[int] = []  # of the trials
+        self.ats: list[int] = []  # index in the trial's samples
+        self.places: list[int] = []  # index among what was sampled together
+        self.logs: list[float] = []
+
+    def add(self, trial: Trial, at: int, place: int) -> None:
+        """Add a sample of a trial."""
+        self.trials.append(trial)
+        self.indices.append(trial.index)
+        self.ats.append(at)
+        self.places.append(place)
+        self.logs.append(math.log(trial.samples_us[at]))
+
+    def apart(self, times: Mapping[int, float]) -> list[float]:
+        """Each sample's distance from its config's time, which is known of all."""
+        return [log - times[index] for index, log in zip(self.indices, self.logs)]
+
+    def levels(self, times: Mapping[int, float]) -> list[float]:
+        """The level at each sample, fitted to the configs whose time is known."""
+        values = [log - times[index] for index, log in zip(self.indices, self.logs) if index in times]
+        places = self.places
+        if len(values) < len(places):
+            places = [place for index, place in zip(self.indices, places) if index in times]
+        offset, slope = line(places, values) if values else (0.0, 0.0)
+        return [offset + slope * place for place in self.places] if slope else [offset] * len(self.places)
 
 
 class Drift:
@@ -255,7 +291,7 @@ class Drift:
     """
 
     def __init__(self) -> None:
-        self._turns: list[list[_Sample]] = []
+        self._turns: list[_Turn] = []
         self._times: dict[int, float] = {}  # logarithm of each config's time, by index
         self._base: float | None = None  # the common level after correction
         self._trips = 0
@@ -265,14 +301,12 @@ class Drift:
         """Add a turn: the order of samples, and how many each trial had before, by index."""
         at, size = dict(before), len(before)
         parts = -(-len(order) // (size * -(-LEAST_OF_A_LINE // size)))
-        turns: list[list[_Sample]] = [[] for _ in range(parts)]
+        turns = [_Turn(self._trips) for _ in range(parts)]
         for place, trial in enumerate(order):
             if at[trial.index] < len(trial.samples_us):
-                turn = turns[place * parts // len(order)]
-                log = math.log(trial.samples_us[at[trial.index]])
-                turn.append(_Sample(trial, at[trial.index], place, log, self._trips))
+                turns[place * parts // len(order)].add(trial, at[trial.index], place)
                 at[trial.index] += 1
-        self._turns += [turn for turn in turns if turn]
+        self._turns += [turn for turn in turns if turn.logs]
         self._trips += 1
 
     def drop(self, count: int) -> None:
@@ -297,15 +331,15 @@ class Drift:
                 self._rewrite(turn, line)
         del self._turns[: max(0, len(self._turns) - FITTED_TURNS)]
 
-    def _rewrite(self, turn: Sequence[_Sample], levels: Sequence[float]) -> None:
+    def _rewrite(self, turn: _Turn, levels: Sequence[float]) -> None:
         """Remove the turn's line, and scale up the residuals, since the fit absorbs some noise."""
-        taken = 1 if len(turn) < LEAST_OF_A_LINE else 2
-        larger = math.sqrt(len(turn) / (len(turn) - taken)) if len(turn) > taken else 1.0
-        for sample, level in zip(turn, levels):
-            if sample.trial.leader_us is None:
-                time = self._times[sample.trial.index]
-                noise = sample.log - level - time
-                sample.trial.samples_us[sample.at] = math.exp(time + larger * noise + (self._base or 0.0))
+        count = len(turn.logs)
+        taken = 1 if count < LEAST_OF_A_LINE else 2
+        larger = math.sqrt(count / (count - taken)) if count > taken else 1.0
+        for trial, at, log, level in zip(turn.trials, turn.ats, turn.logs, levels):
+            if trial.leader_us is None:
+                time = self._times[trial.index]
+                trial.samples_us[at] = math.exp(time + larger * (log - level - time) + (self._base or 0.0))
 
     def _is_loaded(self) -> bool:
         """Whether the spread of times shows load by others.
@@ -314,20 +348,22 @@ class Drift:
         turn's undisturbed samples faster than any real one.
         """
         apart: list[float] = []
-        for _, samples in itertools.groupby(itertools.chain(*self._turns), operator.attrgetter("trip")):
-            points = [(one.place, one.log - self._times[one.trial.index]) for one in samples]
-            if len(points) > LEAST_OF_A_LINE:
-                offset, slope = line(points)
-                apart += [value - offset - slope * place for place, value in points]
+        for _, together in itertools.groupby(self._turns, operator.attrgetter("trip")):
+            turns = list(together)
+            places = [place for turn in turns for place in turn.places]
+            values = [value for turn in turns for value in turn.apart(self._times)]
+            if len(values) > LEAST_OF_A_LINE:
+                offset, slope = line(places, values)
+                apart += [value - offset - slope * place for place, value in zip(places, values)]
         apart.sort()
         return bool(apart) and apart[int(0.8 * len(apart))] - apart[int(0.2 * len(apart))] > LOADED
 
     def _changed(self, levels: Sequence[Sequence[float]]) -> bool:
         """Whether turns differ by more than their noise."""
         found = [(median(line), len(line)) for line in levels if len(line) > 1]
-        noise = [abs(sample.log - level - self._times[sample.trial.index])
-                 for turn, line in zip(self._turns, levels) if len(turn) > 1
-                 for sample, level in zip(turn, line)]  # fmt: skip
+        noise = [abs(log - level - self._times[index])
+                 for turn, line in zip(self._turns, levels) if len(turn.logs) > 1
+                 for index, log, level in zip(turn.indices, turn.logs, line)]  # fmt: skip
         if len(found) < 2:
             return False
         size = min(count for _, count in found)
@@ -340,34 +376,27 @@ class Drift:
 
     def _fit(self) -> list[list[float]]:
         """The level of each sample: fit configs' times and turns' lines in turn."""
-        levels = [self._line(turn) for turn in self._turns]
+        levels = [turn.levels(self._times) for turn in self._turns]
         for _ in range(PASSES if self._times else FIRST_PASSES):
             before, self._times = self._times, self._medians(levels)
-            levels = [self._line(turn) for turn in self._turns]
+            levels = [turn.levels(self._times) for turn in self._turns]
             if before and all(abs(time - before.get(index, math.inf)) < SETTLED for index, time in self._times.items()):
                 break
         return levels
 
     def _medians(self, levels: Sequence[Sequence[float]]) -> dict[int, float]:
-        found: dict[int, list[float]] = {}
+        found: defaultdict[int, list[float]] = defaultdict(list)
         for turn, line in zip(self._turns, levels):
-            for sample, level in zip(turn, line):
-                found.setdefault(sample.trial.index, []).append(sample.log - level)
+            for index, log, level in zip(turn.indices, turn.logs, line):
+                found[index].append(log - level)
         return {index: median(values) for index, values in found.items()}
 
-    def _line(self, turn: Sequence[_Sample]) -> list[float]:
-        """Levels of a turn, fitted to the configs whose time is known."""
-        known = [(one.place, one.log - self._times[one.trial.index]) for one in turn if one.trial.index in self._times]
-        offset, slope = line(known) if known else (0.0, 0.0)
-        return [offset + slope * one.place for one in turn]
 
-
-def line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+def line(places: Sequence[int], values: Sequence[float]) -> tuple[float, float]:
     """Offset and slope of a line, robust to outliers: from the medians of the outer thirds."""
-    third = len(points) // 3
-    if len(points) < LEAST_OF_A_LINE:
-        return median([value for _, value in points]), 0.0
-    first, last = points[:third], points[-third:]
-    run = median([place for place, _ in last]) - median([place for place, _ in first])
-    slope = (median([value for _, value in last]) - median([value for _, value in first])) / run
-    return median([value - slope * place for place, value in points]), slope
+    third = len(values) // 3
+    if len(values) < LEAST_OF_A_LINE:
+        return median(values), 0.0
+    run = median(places[-third:]) - median(places[:third])
+    slope = (median(values[-third:]) - median(values[:third])) / run
+    return median([value - slope * place for place, value in zip(places, values)]), slope

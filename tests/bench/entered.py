@@ -24,6 +24,7 @@ AT_MOST = {
     "tune of two cases": 55,
     "warmup of one call": 35,
 }
+SEARCHED = "miss that searches", "tune of two cases"  # in the others a search before takes times of a constant
 KERNEL = """
 import torch
 import triton
@@ -45,32 +46,33 @@ def cases(device):
         grid = lambda meta, n=n: (triton.cdiv(n, meta["BLOCK"]),)
         yield dict(args=(torch.ones(n, device=device), n), grid=grid)
 """
+CONSTANT = 'key=["n"])', 'key=["n"], do_bench=lambda call, quantiles: [1.0, 1.0, call() or 1.0])'
 PROGRAM = """
 import json, sys, threading
-entered = set()
+entered, known = set(), set()
 
-def profile(frame, event, arg):
-    if event != "call" or "autotuned" not in (path := frame.f_code.co_filename) and "cli" not in path:
+def trace(frame, event, arg):  # at each call, and at nothing else
+    if (path := frame.f_code.co_filename) in known:
         return
-    if path in entered:
-        return
-    while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename != "<string>":
-            return  # what is done while a file is imported
-        frame = frame.f_back
-    entered.add(path)
+    if "autotuned" in path or "cli" in path:
+        while frame is not None:
+            if frame.f_code.co_name == "<module>" and frame.f_code.co_filename != "<string>":
+                return  # what is done while a file is imported
+            frame = frame.f_back
+        entered.add(path)
+    known.add(path)
 
 def measured(run):
-    sys.setprofile(profile)
-    threading.setprofile(profile)
+    sys.settrace(trace)
+    threading.settrace(trace)
     try:
         run()
     except SystemExit as ended:
         if ended.code:
             raise
     finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
+        sys.settrace(None)
+        threading.settrace(None)
 
 def command(*arguments):
     from autotuned.cli.main import app
@@ -102,7 +104,7 @@ def entered(kind: str, start: Callable[..., Any] = partial(subprocess.run, stdou
 
     homes = [Path(autotuned.__file__).parent, Path(cli.__file__).parent]
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "double_kernel.py").write_text(KERNEL)
+        (Path(folder) / "double_kernel.py").write_text(KERNEL if kind in SEARCHED else KERNEL.replace(*CONSTANT))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("AUTOTUNED_")}
         environment |= {"TRITON_INTERPRET": "1", "AUTOTUNED_CACHE_DIR": f"{folder}/cache", "AUTOTUNED_QUIET": "1"}
         environment |= {"PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])}

@@ -1,10 +1,10 @@
 """Runs `tests/compiled` and half of `tests/upstream`, whose kernels are compiled and so need processes of their own."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -27,12 +27,14 @@ HALVES = halves()
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_compiled_kernels(half, tmp_path):
+def test_compiled_kernels(half, tmp_path, tmp_path_factory):
+    run = tmp_path_factory.getbasetemp()  # of this worker, below that of the run
+    shared = (run.parent if "PYTEST_XDIST_WORKER" in os.environ else run) / "triton"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    cache = os.environ.get("TRITON_CACHE_DIR") or str(tmp_path)  # .ci/run has one for all that it runs
+    cache = os.environ.get("TRITON_CACHE_DIR") or str(shared)  # .ci/run has one for all that it runs
     environment |= {"AUTOTUNED_TESTS": "compiled", "TRITON_CACHE_DIR": cache, "TRITON_DEFAULT_FP_FUSION": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    command += map(str, HALVES[half])
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800)
+    pytest_main = "import sys, pytest; sys.exit(pytest.main())"
+    command = [sys.executable, "-c", pytest_main, "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    done = forked.run([*command, *HALVES[half]], environment, tmp_path, timeout=1800)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
     assert " passed" in done.stdout

@@ -119,13 +119,13 @@ def recorded(kernel: str) -> Table:
 
 
 def test_what_rules_promise_holds_over_recorded_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every other band is left out, and no combination: they take most of the time."""
+    """Every third band is left out, and no combination: they take most of the time."""
     monkeypatch.setattr(folds, "across", lambda table: iter(()))
     everything = []
     for kernel, (share, mean, worst) in SERVED.items():
         table = recorded(kernel)
         found = [
-            one for out, left in [*shapes.bands(table)][::2] for one in shapes.served(table, out, left, shapes.WITHIN)
+            one for out, left in [*shapes.bands(table)][::3] for one in shapes.served(table, out, left, shapes.WITHIN)
         ]
         judged = shapes.judged(found)
         assert judged.share >= share, kernel
@@ -137,7 +137,7 @@ def test_what_rules_promise_holds_over_recorded_tables(monkeypatch: pytest.Monke
 
 def test_what_a_rule_promises_pairs_that_nobody_tuned_holds_over_the_recorded_table() -> None:
     table = recorded("matmul")
-    judged = shapes.judge(table, [*shapes.combinations(table)][::2])  # each is left out in turn, and takes a second
+    judged = shapes.judge(table, [*shapes.combinations(table)][::4])  # each is left out in turn, and takes a second
     assert judged.share >= 0.4 and judged.mean <= 0.015 and judged.worst <= 0.15 and judged.exceeded <= 0.05
 
 

@@ -50,19 +50,19 @@ def chosen(times_us: Sequence[float], noise_us: float, seed: int) -> float:
 
 @pytest.mark.parametrize(
     ("times_us", "noise_us", "least"),
-    [((100.0, 99.8), 6.0, 85), ((99.8, 100.0), 6.0, 85), ((100.0, 99.95), 3.0, 75), ((99.95, 100.0), 3.0, 75)],
+    [((100.0, 99.8), 6.0, 42), ((99.8, 100.0), 6.0, 42), ((100.0, 99.95), 3.0, 37), ((99.95, 100.0), 3.0, 37)],
     ids=["slower first", "faster first", "as good, slower first", "as good, faster first"],
 )
 def test_below_the_noise_the_earlier_config_wins_from_run_to_run(
     times_us: tuple[float, ...], noise_us: float, least: int
 ) -> None:
     # An argmin would flip a coin.
-    assert sum(chosen(times_us, noise_us, seed) == times_us[0] for seed in range(100)) >= least
+    assert sum(chosen(times_us, noise_us, seed) == times_us[0] for seed in range(50)) >= least
 
 
 def test_what_many_samples_can_tell_is_no_tie() -> None:
     # 0.4% apart under a noise of 3%: within what chance explains with 240 samples of each.
-    assert sum(chosen((100.0, 99.6), 3.0, seed) == 99.6 for seed in range(100)) >= 85
+    assert sum(chosen((100.0, 99.6), 3.0, seed) == 99.6 for seed in range(50)) >= 42
 
 
 @pytest.mark.parametrize("times_us", [(100.0, 90.0), (90.0, 100.0)], ids=["slower first", "faster first"])

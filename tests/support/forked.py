@@ -1,10 +1,13 @@
 """Run Python programs in processes that start with torch and Triton imported, since importing takes seconds.
 
-For programs that do not test start-up. A server process imports both once, without this package, and is forked for
-each program. Settings that an interpreter reads at start are the server's: `LD_LIBRARY_PATH`, hash seed, `-W`.
+For programs that do not test start-up. A server process imports both once, without this package. It is forked for each
+process of the test run that connects, and that fork is forked for each program. Settings that an interpreter reads at
+start are the server's: `LD_LIBRARY_PATH`, hash seed, `-W`.
 """
 
 import atexit
+import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -13,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,14 +26,30 @@ typer = "typer.main", "typer.rich_utils", "typer._adapters"
 for name in ("numpy", "torch", "triton.language", "rich.live", "rich.table", *typer):
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
-if "TRITON_INTERPRET" not in os.environ:  # what compiles needs the hash of Triton's files, which takes two seconds
-    with contextlib.suppress(ImportError):
-        importlib.import_module("triton.runtime.cache").triton_key()
+with contextlib.suppress(ImportError):  # a key needs the hash of Triton's files, which takes half a second
+    importlib.import_module("triton.runtime.cache").triton_key()
+    if "TRITON_INTERPRET" not in os.environ:
         importlib.import_module("triton.experimental.gluon")
 for one in weakref.finalize._registry:  # of torch's operators: to take them down takes longer than most programs
     one.atexit = False
 gc.freeze()
-asking = socket.socket(fileno=int(sys.argv[1]))
+listening = socket.socket(fileno=int(sys.argv[1]))
+listening.settimeout(1.0)
+while True:  # fork for each process that connects, until the last one has ended
+    try:
+        asking, _ = listening.accept()
+    except TimeoutError:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            os._exit(0)
+        continue
+    if os.fork() == 0:
+        break
+    asking.close()
+listening.close()
+asking.sendall(b"+")
 while True:
     length, ends, *_ = socket.recv_fds(asking, 4, 3)
     if not length:
@@ -77,10 +97,12 @@ _SAME = (
 )  # fmt: skip
 
 _PYTHONPATH = os.environ.get("PYTHONPATH", "")  # before any test sets it
+RUN = "PYTEST_FORKED_RUN"  # identifies the run whose processes share servers
+_run = os.environ.get(RUN) or uuid.uuid4().hex
 
 
 class Server:
-    """The process that is forked.
+    """A connection to the server, which the first process of the run that needs it starts.
 
     Args:
         environment: Its environment variables; those in `_SAME` apply to all programs.
@@ -88,17 +110,23 @@ class Server:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._same = {name: environment.get(name) for name in _SAME}
-        self._asking, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
-            env = {**environment, "PYTHONPATH": _PYTHONPATH}  # searched by all programs, so without a test's folders
-            self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-        atexit.register(self.end)
+        own = {**environment, "PYTHONPATH": _PYTHONPATH}  # searched by all programs, so without a test's folders
+        words = _run, sys.executable, _PYTHONPATH, sorted(self._same.items())
+        address = "\0" + hashlib.sha256(repr(words).encode()).hexdigest()  # abstract: there is no file
+        begun = 0
+        while not self._connected(address):
+            begun += _begin(address, own)
+            assert begun < 3, "the server does not start"
+        atexit.register(self._asking.close)
 
-    def end(self) -> None:
-        """End the server, once no program runs."""
+    def _connected(self, address: str) -> bool:
+        self._asking = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(ConnectionError):
+            self._asking.connect(address)
+            if self._asking.recv(1):  # nothing if it was about to end
+                return True
         self._asking.close()
-        self._process.wait()
+        return False
 
     def run(
         self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
@@ -168,6 +196,22 @@ class Server:
         return None if late.is_set() else status
 
 
+def _begin(address: str, environment: Mapping[str, str]) -> bool:
+    """Start the server that listens at this address, unless another process is starting it."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        try:
+            listening.bind(address)
+        except OSError:  # the address is in use
+            return False
+        listening.listen(64)
+        command = [sys.executable, "-c", _SERVER, str(listening.fileno())]
+        # It may outlive this process, for others: nobody waits for it or for the end of its output.
+        nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        server = subprocess.Popen(command, env=environment, pass_fds=[listening.fileno()], **nothing)
+        server.returncode = 0  # or Python would warn that it still runs
+    return True
+
+
 class Program:
     """A running program, with the interface of `subprocess.Popen`."""
 
@@ -199,7 +243,7 @@ def run(
     command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
     timeout: float = 120, check: bool = False,
 ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
-    """`Server.run` of this process's server for these start-up settings."""
+    """`Server.run` of this run's server for these start-up settings."""
     return _server(env).run(command, env, cwd, timeout, check)
 
 

@@ -1,7 +1,6 @@
 """Fixtures of tests that compile for a pretended H100: its driver, launches, and a benchmark."""
 
 import functools
-import gc
 import os
 from pathlib import Path
 
@@ -22,7 +21,6 @@ def pretended_session(tmp_path_factory):
     fake_cuda.begin_session(tmp_path_factory)
     _look_for_the_driver_once()
     _read_sources_once()
-    gc.set_threshold(20_000)  # many objects are created, but few reference cycles
     kept_stages.install(Path(os.environ["TRITON_CACHE_DIR"]) / "stages")
 
 

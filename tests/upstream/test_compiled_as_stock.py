@@ -14,7 +14,7 @@ from triton import Config
 from triton.runtime.autotuner import Autotuner
 
 import autotuned
-from autotuned.dropin import install
+from autotuned.dropin import install, seeded
 
 SIZES = (100, 64, 99)
 STEPS = 30
@@ -192,5 +192,23 @@ def test_choices_are_copied_and_pickled_as_a_plain_dictionary(way, driver, bench
         kernel[(4,)](torch.zeros(256), 100, 7, EVEN=True)
         for made in (copy.copy(kernel.cache), copy.deepcopy(kernel.cache), pickle.loads(pickle.dumps(kernel.cache))):
             assert type(made) is dict and made == kernel.cache and made is not kernel.cache
+    finally:
+        install.uninstall()
+
+
+def test_an_interrupt_at_the_begin_of_a_look_up_comes_out_as_it_is(driver, bench, monkeypatch):
+    def interrupt(tuner, name):
+        raise KeyboardInterrupt
+
+    autotuned.install()
+    try:
+        kernel = Autotuner(
+            add, add.arg_names, [Config({"BLOCK": b}) for b in (16, 32)], ["n"], None, None, do_bench=bench
+        )
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(seeded, "attribute", interrupt)
+            kernel[(4,)](torch.zeros(256), 100, 7, EVEN=True)
+        kernel[(4,)](torch.zeros(256), 100, 7, EVEN=True)
+        assert bench.calls == [16, 32]
     finally:
         install.uninstall()

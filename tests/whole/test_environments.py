@@ -2,7 +2,6 @@
 
 import os
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -189,7 +188,5 @@ def test_import_and_decoration_look_for_no_folder_and_never_initialise_cuda(tmp_
         "    i = tl.arange(0, BLOCK)\n    tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1.0, mask=i < n)\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = forked.run([sys.executable, "-c", program], environment, tmp_path)
     assert done.returncode == 0, done.stderr

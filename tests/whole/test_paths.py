@@ -101,7 +101,7 @@ class Data:
 
 
 @settings(
-    max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=120, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(
     path=st.sampled_from(PATHS),

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 from fakes import FakeConfig as Config
@@ -409,5 +410,7 @@ def test_a_plain_callable_needs_neither_torch_nor_triton(tmp_path):
 
 
 def test_decorating_touches_no_gpu(tmp_path):
-    found = finish(start(tmp_path, DECORATE, TRITON_INTERPRET=None))
-    assert found == [False, False, False]
+    (tmp_path / "script.py").write_text(DECORATE)
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    found = forked.run([sys.executable, tmp_path / "script.py"], environment, check=True).stdout
+    assert json.loads(found) == [False, False, False]
