@@ -389,7 +389,7 @@ def _one_config() -> Any:
 
 
 def _decorated_function(fn: Any) -> Any:
-    """The plain function inside; DecorationError if there is none, or if it is already tuned."""
+    """The decorated plain function; raises DecorationError if there is none, or if it is already tuned."""
     is_kernel = triton_names.is_kernel(fn)
     if is_kernel or type(fn).__module__.startswith("triton."):  # also interpreted kernels of an old Triton
         versions.check()

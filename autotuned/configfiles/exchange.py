@@ -33,7 +33,7 @@ def export(out: PathLike, kernels: str | Iterable[str] | None = None, there: Ite
 
     Args:
         kernels: Names of kernels, or dotted suffixes of them; None for all.
-        there: Kernels of which the store may have nothing.
+        there: Kernels that need no records in the store.
 
     Returns:
         The config files.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env
-from autotuned._startup import after_fork
+from autotuned._startup import after_fork, renewed
 from autotuned.errors import EncodingError, OptionError, RecordingError, StoreError
 from autotuned.key import naming, opaque, source
 from autotuned.launch.bound import Bound
@@ -61,7 +61,7 @@ class Recorder:
     def __init__(self, path: Path, sender: Sender | None = None) -> None:
         self.path, self._sender = path, sender
         self._writer = Writer(path)
-        self._lock = threading.Lock()
+        self._lock = renewed(threading.Lock())
         self._counters: dict[str, Counter] = {}
         self._tables: weakref.WeakKeyDictionary[Tuner, _Table] = weakref.WeakKeyDictionary()
         self._start = time.monotonic()
@@ -75,7 +75,6 @@ class Recorder:
         """Start the thread that writes counts, and a final flush; needed in each process."""
         for counter in self._counters.values():  # in a forked child: the parent writes earlier counts
             counter.told = counter.total
-        self._lock = threading.Lock()
         threading.Thread(target=self._flush_now_and_then, name="autotuned-record", daemon=True).start()
         atexit.register(self._end)
         processes = sys.modules.get("multiprocessing.util")
