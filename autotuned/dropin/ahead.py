@@ -17,6 +17,7 @@ from triton.runtime.autotuner import Heuristics
 
 from autotuned import env
 from autotuned.key.key import Key
+from autotuned.key.source_text import parsed_again
 from autotuned.search import failures
 from autotuned.search.compiling import parallelism, threads
 from autotuned.search.compiling.compile import Waiting, Wanted, in_order
@@ -100,7 +101,8 @@ def _wanted(
 
 def _asked(tuner: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Compilation | None:
     try:
-        return compiled.asked(partial(tuner.fn.run, *args, grid=(1,), warmup=True, **given))
+        warm_up = partial(tuner.fn.run, *args, grid=(1,), warmup=True, **given)
+        return parsed_again(lambda: compiled.asked(warm_up))
     except Exception as error:  # the launch raises it again
         log.debug("compile ahead: %s", failures.describe(error))
         failures.let_go(error)

@@ -10,14 +10,19 @@ import linecache
 import os
 import textwrap
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType, FunctionType
-from typing import Any, AnyStr
+from typing import Any, AnyStr, TypeVar
 
 from autotuned._startup import Frozen
 
 _SKIPPED_TOKENS = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
+# Python 3.11 before 3.11.8 counts the depth of a syntax tree for all threads together: a thread that parses while the
+# garbage collector has interrupted another one there makes that one fail, whatever its source.
+DISTURBED, TRIES = "AST constructor recursion depth mismatch", 20
+
+_Parsed = TypeVar("_Parsed")
 
 
 class Body(Frozen):
@@ -138,11 +143,45 @@ def _block(lines: list[str]) -> tuple[str, ast.Module] | None:
             end -= 1
         block = textwrap.dedent("".join(lines[:end]))
         try:
-            tree = ast.parse(block)
+            tree = _parse(block)
         except SyntaxError:
             continue
         return (block, tree) if len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef) else None
     return None
+
+
+def _parse(source: str) -> ast.Module:
+    return parsed_again(lambda: ast.parse(source))
+
+
+def parsed_again(parse: Callable[[], _Parsed]) -> _Parsed:
+    """Run what parses Python, e.g. a compilation; again if another thread disturbed the parser."""
+    for _ in range(TRIES - 1):
+        try:
+            return parse()
+        except Exception as error:
+            if not _is_disturbed(error):
+                raise
+            _unhash(error)
+    return parse()
+
+
+def _is_disturbed(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is the parser's: Triton wraps those of functions that a kernel calls."""
+    while error is not None and not isinstance(error, SystemError):
+        error = error.__cause__
+    return DISTURBED in str(error)
+
+
+def _unhash(error: BaseException) -> None:
+    """Let Triton hash functions again whose hashing the error ended: it leaves them a placeholder without source."""
+    trace: Any = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name == "cache_key":
+            function = trace.tb_frame.f_locals["self"]
+            if str(function.hash).startswith("recursion:"):
+                function.hash = None
+        trace = trace.tb_next
 
 
 def _is_code(line: str) -> bool:
@@ -160,7 +199,7 @@ def _lambda_source(function: FunctionType) -> str | None:
         module = "".join(_lines_of(function))
         segments = _lambdas(module).get(line, [])
         if len(segments) > 1:
-            segments = [segments[index] for index in _of_same_code(ast.parse(module), line, function.__code__)]
+            segments = [segments[index] for index in _of_same_code(_parse(module), line, function.__code__)]
     except (OSError, TypeError, SyntaxError, ValueError):
         return None
     return segments[0] if segments else None
@@ -171,7 +210,7 @@ def _lambdas(module: str) -> dict[int, list[str]]:
     """The texts of a file's lambdas by their first line; cached, since parsing the file takes most of the time."""
     found: dict[int, list[str]] = {}
     lines = module.encode().splitlines(keepends=True)
-    for node in _lambda_nodes(ast.parse(module)):
+    for node in _lambda_nodes(_parse(module)):
         end = node.end_lineno or node.lineno, node.end_col_offset or 0
         found.setdefault(node.lineno, []).append(_slice(lines, (node.lineno, node.col_offset), end).decode())
     return found
@@ -253,9 +292,9 @@ def tree(body: Body) -> ast.AST:
     """The function's syntax tree without decorators; empty if there is no source."""
     try:
         if body.function.__code__.co_name == "<lambda>" and body.written is None:
-            return ast.parse(f"({_lambda_source(body.function) or 0})")
+            return _parse(f"({_lambda_source(body.function) or 0})")
         lines, found = _own(body)
-        parsed = found or ast.parse(lines)
+        parsed = found or _parse(lines)
     except (OSError, TypeError, SyntaxError):
         return ast.Module([], [])
     for node in parsed.body:

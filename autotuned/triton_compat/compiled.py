@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import _native
 from autotuned._startup import Frozen, later
 from autotuned.key.key import PLAIN, TENSORS, is_descriptor
+from autotuned.key.source_text import parsed_again
 from autotuned.triton_compat import globals_used, kernel, versions
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ def handle_outside(jit: Any, binary: Any, device: int) -> Handle:
     """Prepare a direct launch of a binary outside Triton's caches: the same guards except for the cache."""
     try:
         if globals_used.may_be_recorded(jit):
-            jit.cache_key  # noqa: B018 - computing it makes Triton record the globals that the kernel uses
+            parsed_again(lambda: jit.cache_key)  # then Triton has recorded the globals that the kernel uses
         return _handle(jit, binary, device, {"": binary}, "", None)
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error

@@ -14,6 +14,7 @@ from autotuned.gpu import device
 from autotuned.gpu.device import Device
 from autotuned.key import source
 from autotuned.key.key import is_tensor
+from autotuned.key.source_text import parsed_again
 from autotuned.triton_compat import fingerprint
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.tunable.call import Call, is_empty_grid, refuse_grid
@@ -147,7 +148,8 @@ class TunableKernel:
         return toolchain.loaded(self._warm_up(call, config))
 
     def _warm_up(self, call: Call, config: Any) -> Any:
-        return self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **self.settings(config))
+        settings = self.settings(config)
+        return parsed_again(lambda: self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **settings))
 
     def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
         """Warm up through Triton, compiling in the executor; the returned function loads the binary."""

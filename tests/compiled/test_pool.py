@@ -18,6 +18,7 @@ import triton.language as tl
 from triton import Config, knobs
 
 from autotuned import autotune
+from autotuned.key.source_text import parsed_again
 from autotuned.search.compiling import compile as compiling
 from autotuned.search.compiling import threads
 from autotuned.store import listing, records
@@ -256,7 +257,9 @@ class Window:
         self._before, self._start = self._processors(), (time.perf_counter(), *self._own())
         return self
 
-    def __exit__(self, *details):
+    def __exit__(self, kind, *details):
+        if kind is not None:
+            return
         now, start = (time.perf_counter(), *self._own()), self._start
         self.wall_s, threads_s, children_s = (end - begin for begin, end in zip(start, now, strict=True))
         self.own_s = threads_s + children_s
@@ -291,13 +294,17 @@ def _compile(configs, workers):
     arguments = (half, half, half, 4096, 4096, 4096, 4096, 1, 4096, 1, 4096, 1)
 
     def warm_up(config):
-        return threads.parsed_again(lambda: kernel.run(*arguments, grid=(1,), warmup=True, **config.all_kwargs()))
+        return parsed_again(lambda: kernel.run(*arguments, grid=(1,), warmup=True, **config.all_kwargs()))
 
     def one_by_one():  # on a fresh thread too, so that its waiting is its own
         for config in configs:
             warm_up(config)
 
-    with Window() as window, ThreadPoolExecutor(workers) as pool, threads.brisk():
+    class Compilers(ThreadPoolExecutor):
+        def submit(self, compile_):
+            return super().submit(parsed_again, compile_)
+
+    with Window() as window, Compilers(workers) as pool, threads.brisk():
         if workers == 1:
             pool.submit(one_by_one).result()
         else:

@@ -12,8 +12,9 @@ from typing import Any
 
 from autotuned import env
 from autotuned._startup import after_fork
+from autotuned.key import source_text
 from autotuned.search import failures
-from autotuned.search.compiling import parallelism, threads
+from autotuned.search.compiling import parallelism
 from autotuned.store import layout, locks
 from autotuned.triton_compat import cache, launcher
 from autotuned.triton_compat.compiled import Compilation
@@ -160,7 +161,7 @@ def _compile(one: Compilation) -> None:
     if cache.holds(one.digest):
         return  # another process was quicker
     try:
-        binary = threads.parsed_again(one.run)
+        binary = source_text.parsed_again(one.run)
         one.ended(binary)  # Triton need not read it from its cache again
         launcher.build_early(binary)
     except Exception as error:  # Triton will meet and report it again

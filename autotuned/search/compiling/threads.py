@@ -1,31 +1,17 @@
-"""Running Triton's compiler on several threads: Python's lock and Python's parser."""
+"""Running Triton's compiler on several threads: Python's lock."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from autotuned._startup import renewed
 
 # Compiling threads compete for the interpreter's lock; the measuring thread must not wait 5 ms (Python's default) each
 # time it returns from torch.
 SWITCH_S = 0.0005
-# Python's parser counts its depth across threads (seen in 3.11.7): concurrent parsing may raise "SystemError: AST
-# constructor recursion depth mismatch", whatever the kernel.
-PARSER_TRIES = 5
-
-
-def parsed_again(compile_: Callable[[], Any]) -> Any:
-    """Run a compilation, again if Python's parser was disturbed."""
-    for _ in range(PARSER_TRIES):
-        with contextlib.suppress(SystemError):
-            return compile_()
-    return compile_()
-
 
 _brisk_lock = renewed(threading.Lock())
 _brisk_users: list[float] = []  # the former interval, once per user
