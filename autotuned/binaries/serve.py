@@ -147,7 +147,7 @@ class Server:
     def _asked_anew(self, call: Call, config: Any, code: Code) -> Asked | None:
         try:
             given = self._tunable.everything(call, config)
-            form = form_of_call(self._specializer(code.arch), given, self.constexprs)
+            form = form_of_call(self._specializer(code.arch), given)
         except Exception:  # Triton's own launch refuses it, in its words
             return None
         return None if form is None else Asked(code, form)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from autotuned.errors import EncodingError
 from autotuned.key import source
 from autotuned.key.key import PLAIN
 from autotuned.triton_compat import descriptors, specialization
-from autotuned.triton_compat.specialization import NUMBERS, Specialization, Specializer, options_json
+from autotuned.triton_compat.specialization import NUMBERS, Kind, Specialization, Specializer, options_json
 from autotuned.typed_json import Json, Told, canonical, digest_of_text, encode, integer, named, quoted, typed, wrong
 
 if TYPE_CHECKING:
@@ -332,41 +332,45 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
                 value = given.get(path)
                 type_ = "constexpr" if name in own else _compiled_in(name, value)  # noqa: PLW2901
                 if type_ == "constexpr":
-                    small = type(value) is int and -_SMALL < value < _SMALL
-                    constants[name] = value if small or type(value) is bool else _spelled(name, value)
+                    constants[name] = _spelled(name, value)
             types[name] = type_
             if path in attrs and attrs[path]:
-                assumes[name] = _assumption(*map(tuple, attrs[path]))
+                assumes[name] = canonical(attrs[path])
         pairs = tuple(types.items())
         return Form(pairs, assumes, constants, _options_of(special.options)) if _are_known(pairs) else None
     except (EncodingError, TypeError):
         return None
 
 
-def form_of_call(specializer: Specializer, given: Mapping[str, Any], constexprs: Collection[str]) -> Form | None:
+def form_of_call(specializer: Specializer, given: Mapping[str, Any]) -> Form | None:
     """`form_of` a call's specialization; raises what Triton raises."""
     found = specializer.looked_up(given)
     if found is None:
-        return form_of(specializer.of((), given), constexprs)
-    types: list[tuple[str, str]] = []
-    constants: dict[str, Json] = {}
-    assumes: dict[str, str] = {}
+        return form_of(specializer.of((), given), specializer.constexprs)
+    (values, kinds), options = found
+    known = _types_and_assumptions(specializer.parameters, tuple(kinds), specializer.assumed)
     try:
-        for name, value, type_, special in found[0]:
-            if type_ != "constexpr":
-                if assumed := specializer.attrs[special]:
-                    assumes[name] = _assumption(*map(tuple, assumed))
-                types += [(name, type_)]
-            elif name in constexprs:
-                small = type(value) is int and -_SMALL < value < _SMALL
-                constants[name] = value if small or type(value) is bool else _spelled(name, value)
-                types += [(name, type_)]
-            else:
-                types += [(name, _compiled_in(name, value))]
-        pairs = tuple(types)
-        return Form(pairs, assumes, constants, _options_of(found[1])) if _are_known(pairs) else None
+        constants = {name: _spelled(name, values[name]) for name in specializer.constexprs}
+        return None if known is None else Form(*known, constants, _options_of(options))
     except (EncodingError, TypeError):
         return None
+
+
+@lru_cache(maxsize=1024)
+def _types_and_assumptions(
+    parameters: tuple[tuple[str, bool], ...], kinds: tuple[Kind, ...], assumed: tuple[tuple[str, str], ...]
+) -> tuple[Types, dict[str, str]] | None:
+    """The first fields of a call's form, shared by most calls of a kernel; None if a launch cannot pass a type."""
+    types: list[tuple[str, str]] = []
+    assumes: dict[str, str] = {}
+    texts = dict(assumed)
+    for (name, constexpr), (type_, special) in zip(parameters, kinds):
+        compiled_in = type_ == "constexpr" and not constexpr
+        types += [(name, _compiled_in(name, special) if compiled_in else type_)]
+        if special in texts:
+            assumes[name] = texts[special]
+    pairs = tuple(types)
+    return (pairs, assumes) if _are_known(pairs) else None
 
 
 _SMALL = 1 << 63  # smaller integers are plain JSON
@@ -379,13 +383,10 @@ def _are_known(types: Types) -> bool:
 
 
 def _spelled(name: str, value: Any) -> Json:
+    if type(value) is bool or (type(value) is int and -_SMALL < value < _SMALL):
+        return value
     where = f"constant {name!r}"
     return encode(value, where) if source.is_exact(value) else exact.spell(value, where)
-
-
-@lru_cache(maxsize=64)
-def _assumption(*assumed: Any) -> str:
-    return canonical(assumed)
 
 
 def _options_of(options: Any) -> Json:

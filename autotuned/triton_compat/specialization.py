@@ -15,8 +15,9 @@ from autotuned._startup import Frozen
 from autotuned.key.key import is_tensor
 from autotuned.triton_compat import globals_used, kernel, versions
 from autotuned.triton_compat.compiled import is_hooked
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, canonical
 
+Kind = tuple[str, Any]  # how an argument is specialized: Triton's type, and 1, "D" for divisible by 16, "", or None
 WARP_SIZE = 32
 _PLACES = ("extern_libs",)  # options with local paths
 _LIBDEVICE = "TRITON_LIBDEVICE_PATH"  # a library that is linked into kernels
@@ -56,8 +57,10 @@ class Specializer:
         self._params = [_rules(param) for param in jit.params]
         self._defaults = {param.name: param.default for param in jit.params}
         self._names = self._defaults.keys()
-        # Triton's assumptions for each kind of specialization; None without one, or for an integer 1.
-        self.attrs = {None: None, 1: None, "": self._backend.parse_attr(""), "D": self._backend.parse_attr("D")}
+        self.parameters = tuple([(name, constexpr) for name, constexpr, *_ in self._params])
+        self.constexprs = [name for name, constexpr in self.parameters if constexpr]
+        # Text of Triton's assumptions for the specializations that have one.
+        self.assumed = tuple([(one, canonical(found)) for one in ("", "D") if (found := self._backend.parse_attr(one))])
 
     @cached_property
     def _bind(self) -> Callable[..., Any]:
@@ -72,19 +75,20 @@ class Specializer:
         if each is None:
             bound: tuple[dict[str, Any], list[Any], dict[str, Any]] = self._bind(**given)
             return bound
-        arguments = {name: value for name, value, _, _ in each}
-        return arguments, [(type_, special) for _, _, type_, special in each], self._rest(given)
+        arguments = {name: each[0][name] for name in self._names}
+        found = [(kind[0], each[0][name]) if own else kind for (name, own), kind in zip(self.parameters, each[1])]
+        return arguments, found, self._rest(given)
 
     def _rest(self, given: Mapping[str, Any]) -> dict[str, Any]:
         names = self._names
         return {name: given[name] for name in given if name not in names}
 
-    def _each(self, given: Mapping[str, Any]) -> list[tuple[str, Any, str, Any]] | None:
-        """Name, value, type and specialization of each parameter; None if only Triton can tell one.
+    def _each(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Kind]] | None:
+        """All values by name, and each parameter's kind, without a constexpr's value; None if only Triton can tell one.
 
         One loop without calls, since calls take most of the time of a first launch.
         """
-        tensor, found = getattr(sys.modules.get("torch"), "Tensor", None), list[tuple[str, Any, str, Any]]()
+        tensor, found = getattr(sys.modules.get("torch"), "Tensor", None), list[Kind]()
         values = {**self._defaults, **given}
         for name, constexpr, pointer, fixed, by_value, aligned in self._params:
             value = values[name]
@@ -92,10 +96,10 @@ class Specializer:
             if constexpr:
                 if value is inspect.Parameter.empty:
                     return None
-                found += [(name, value, "constexpr", value)]
+                found += [("constexpr", None)]
                 continue
             if kind is int and value == 1 and by_value:
-                found += [(name, value, fixed or "constexpr", 1)]
+                found += [(fixed or "constexpr", 1)]
                 continue
             if kind is int and _LEAST <= value < -_LEAST:
                 type_ = fixed or ("i32" if -(1 << 31) <= value < 1 << 31 else "i64")
@@ -103,12 +107,12 @@ class Specializer:
                 type_, number = fixed or f"{pointer}{_dtype(value.dtype)}", value.data_ptr()
             elif value is None or kind is bool or kind is float:
                 type_ = fixed or ("constexpr" if value is None else "u1" if kind is bool else "fp32")
-                found += [(name, value, type_, None)]
+                found += [(type_, None)]
                 continue
             else:
                 return None
-            found += [(name, value, type_, ("D" if aligned and number % 16 == 0 else "") if by_value else None)]
-        return found
+            found += [(type_, ("D" if aligned and number % 16 == 0 else "") if by_value else None)]
+        return values, found
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specialization:
         """What a call is compiled for; raises Triton's error for arguments that do not fit."""
@@ -120,7 +124,7 @@ class Specializer:
         options, signature, constants, attrs = self._jit._pack_args(self._backend, given, arguments, found, options)
         return Specialization(signature, constants, attrs, options, self._arch)
 
-    def looked_up(self, kwargs: Mapping[str, Any]) -> tuple[list[tuple[str, Any, str, Any]], Any] | None:
+    def looked_up(self, kwargs: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], list[Kind]], Any] | None:
         """The specialization for a look-up: `_each` and Triton's options; None if only `of` can tell.
 
         It does without `_pack_args`, which is half of a first launch's calls.
@@ -132,7 +136,7 @@ class Specializer:
         each = self._each(given)
         if each is None:
             return None
-        odd = [one for _, _, type_, one in each if type_ == "constexpr" and type(one) not in _PLAIN]
+        odd = [one for one in map(each[0].__getitem__, self.constexprs) if type(one) not in _PLAIN]
         options = self._parsed(self._rest(given)) if not odd or all(map(self._is_plain, odd)) else None
         return None if options is None else (each, options)
 

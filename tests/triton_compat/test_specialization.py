@@ -87,14 +87,14 @@ def test_a_call_is_looked_up_by_what_it_is_compiled_for(jit, monkeypatch):
             monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", str(rng.randrange(2)))
             monkeypatch.setattr(triton.knobs.language, "default_fp_fusion", rng.choice([True, False]))
         exact, quick = specializer.of((), given), specializer.looked_up(given)
-        forms = [form_of(exact, ["C"]), form_of_call(specializer, given, ["C"])]
+        forms = [form_of(exact, ["C"]), form_of_call(specializer, given)]
         assert forms[0] == forms[1] and (forms[0] is None or forms[0].text == forms[1].text), given
         if quick is not None:
             own += 1
             assert repr(quick[1]) == repr(exact.options) and quick[1] is specializer.looked_up(given)[1]
     assert own > 100
     with pytest.raises(KeyError, match="unrecognised"):
-        form_of_call(specializer, {"a": 1, "b": 2, "c": 3, "d": 4, "num_wraps": 4}, ["C"])
+        form_of_call(specializer, {"a": 1, "b": 2, "c": 3, "d": 4, "num_wraps": 4})
 
 
 @pytest.mark.parametrize("more", [{}, {"maxnreg": 64}, {"num_ctas": 2}, {"debug": True}], ids=str)
