@@ -17,30 +17,30 @@ from autotuned.typed_json import canonical
 def faults(path: Path, config: ConfigFile) -> Iterator[str]:
     """What is wrong with the binaries of a config file, one line each."""
     named = {digest for _, entry in config.entries() for digest in entry.binaries}
-    beside = writer.path_beside(path, config.kernel)
-    if not named and not beside.exists():
+    bin_path = writer.binaries_path(path, config.kernel)
+    if not named and not bin_path.exists():
         return
     try:
-        file = writer.read(beside, config.kernel)
+        file = writer.read(bin_path, config.kernel)
     except BinaryError as error:
         yield str(error)
         return
-    yield from (f"{beside.name}: {fault}" for fault in file.faults)
+    yield from (f"{bin_path.name}: {fault}" for fault in file.faults)
     there = {variant.digest: variant for variant in file.variants}
     if missing := named - there.keys():
-        yield f"{len(missing)} binaries that entries name are not in {beside.name}: autotuned export --binaries."
+        yield f"{bin_path.name} lacks binaries that entries name ({len(missing)}): autotuned export --binaries."
     if unnamed := there.keys() - named:
-        yield f"{len(unnamed)} binaries of {beside.name} belong to no entry, and are never loaded."
+        yield f"{bin_path.name} has binaries that no entry names ({len(unnamed)}); they are never loaded."
     if others := sum(
         any(digest in there and _is_of_another(there[digest], entry) for digest in entry.binaries)
         for _, entry in config.entries()
     ):
-        yield f"{others} entries name binaries of another config: they were edited since. autotuned export --binaries."
+        yield f"Entries edited since name binaries of another config ({others}): autotuned export --binaries."
     for variant in file.variants:
         try:
             file.code(variant)
         except BinaryError as error:
-            yield f"{beside.name}: {error}"
+            yield f"{bin_path.name}: {error}"
 
 
 def _is_of_another(variant: Variant, entry: Entry) -> bool:

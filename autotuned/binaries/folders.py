@@ -116,13 +116,13 @@ def _in_folder(folder: Traversable, kernel: str, device: Device) -> list[Shelf]:
     return [shelf for shelf in found if shelf is not None]
 
 
-def _shelf(path: Traversable, beside: Traversable, config: ConfigFile) -> Shelf | None:
+def _shelf(path: Traversable, bin_path: Traversable, config: ConfigFile) -> Shelf | None:
     if not config.names_binary(""):
         return None
-    binaries = read(beside)
+    binaries = read(bin_path)
     if binaries is None or binaries.kernel != config.kernel:
         if binaries is not None:
-            _say(str(beside), f"expected kernel {config.kernel!r}, got {binaries.kernel!r}: it is skipped.")
+            _say(str(bin_path), f"expected kernel {config.kernel!r}, got {binaries.kernel!r}: it is skipped.")
         return None
     return Shelf(str(path), config, binaries)
 

@@ -37,20 +37,20 @@ def run(folder: Path) -> Freed:
 
 def _of_file(path: Path, freed: Freed) -> None:
     config, faults = exchange.read(path)
-    beside = path.with_suffix(".bin") if config is None else writer.path_beside(path, config.kernel)
-    if config is None or not beside.exists() or any(not fault.harmless for fault in faults):
+    bin_path = path.with_suffix(".bin") if config is None else writer.binaries_path(path, config.kernel)
+    if config is None or not bin_path.exists() or any(not fault.harmless for fault in faults):
         return  # the damaged part may name more
     try:
-        file = writer.read(beside, config.kernel)
+        file = writer.read(bin_path, config.kernel)
     except BinaryError:
         return
-    before, size = len(file.variants), beside.stat().st_size
+    before, size = len(file.variants), bin_path.stat().st_size
     file.keep({digest for _, entry in config.entries() for digest in entry.binaries})
     if not file.variants:
-        disk.remove(beside)
+        disk.remove(bin_path)
     elif len(file.variants) < before:
-        disk.write_bytes(beside, file.dump())
-    left = beside.stat().st_size if file.variants else 0
+        disk.write_bytes(bin_path, file.dump())
+    left = bin_path.stat().st_size if file.variants else 0
     freed.records += before - len(file.variants)
     freed.bytes += size - left
     freed.kept_records += len(file.variants)

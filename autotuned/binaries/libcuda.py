@@ -195,7 +195,7 @@ def _library() -> Any:
 
 
 @contextmanager
-def beside_captures() -> Iterator[None]:
+def relaxed_captures() -> Iterator[None]:
     """Let this thread load code without breaking graph captures of other threads."""
     try:
         exchange = driver().exchange_capture_mode

@@ -41,16 +41,16 @@ def _together(inputs: Iterable[Path], file: ConfigFile, merged: MergeResult) -> 
     """The binaries of all inputs of one kernel; unreadable ones become faults."""
     together, seen = BinaryFile(file.kernel), set()
     for path in inputs:
-        beside = writer.path_beside(path, file.kernel)
-        if beside in seen or not beside.exists():
+        bin_path = writer.binaries_path(path, file.kernel)
+        if bin_path in seen or not bin_path.exists():
             continue
-        seen.add(beside)
+        seen.add(bin_path)
         try:
-            there = writer.read(beside, file.kernel)
+            there = writer.read(bin_path, file.kernel)
         except BinaryError as error:
-            merged.faults.append(Fault(str(beside), str(error)))
+            merged.faults.append(Fault(str(bin_path), str(error)))
             continue
-        merged.faults += [Fault(str(beside), fault) for fault in there.faults]
+        merged.faults += [Fault(str(bin_path), fault) for fault in there.faults]
         for variant in there.variants:
             together.take(variant, there)
     return together

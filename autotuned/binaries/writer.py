@@ -17,7 +17,7 @@ from autotuned.store import layout, locks
 from autotuned.typed_json import Json, canonical
 
 
-def path_beside(path: Path, kernel: str) -> Path:
+def binaries_path(path: Path, kernel: str) -> Path:
     """Path of a config file's binaries."""
     return path.with_name(binaryfile.name_of(kernel))
 
@@ -81,9 +81,9 @@ def _readable(path: Path, config: ConfigFile) -> BinaryFile:
 
     One that the system does not let us read may be intact: its BinaryError is raised.
     """
-    beside = path_beside(path, config.kernel)
+    bin_path = binaries_path(path, config.kernel)
     try:
-        return read(beside, config.kernel)
+        return read(bin_path, config.kernel)
     except BinaryError as error:
         if isinstance(error.__cause__, OSError):
             raise
@@ -99,8 +99,8 @@ def write(path: Path, config: ConfigFile, binaries: BinaryFile) -> int:
         BinaryError: A newer version wrote the binaries; both files are left alone.
         OSError: It cannot be written.
     """
-    beside = path_beside(path, config.kernel)
-    _refuse_newer(beside)
+    bin_path = binaries_path(path, config.kernel)
+    _refuse_newer(bin_path)
     there = frozenset(variant.digest for variant in binaries.variants)
     for group in config.groups():
         for call, entry in list(group.entries.items()):
@@ -109,10 +109,10 @@ def write(path: Path, config: ConfigFile, binaries: BinaryFile) -> int:
     binaries.keep(named)
     content = binaries.dump() if named else b""
     if content:
-        disk.write_bytes(beside, content)
+        disk.write_bytes(bin_path, content)
     writer.write_to(path, config)
     if not content:
-        disk.remove(beside)
+        disk.remove(bin_path)
     return len(content)
 
 
@@ -124,14 +124,14 @@ def take_out(keys: Sequence[Key], path: Path) -> None:
             file.
         OSError: It cannot be read or written.
     """
-    beside = path_beside(path, keys[0].kernel)
+    bin_path = binaries_path(path, keys[0].kernel)
     with locks.locked(layout.config_file_lock_path(path)):  # otherwise concurrent additions would be lost
-        _refuse_newer(beside)
+        _refuse_newer(bin_path)
         left = writer.take_out(keys, path)
         if left is None:
-            disk.remove(beside)
-        elif beside.exists():
-            write(path, left, read(beside, left.kernel))
+            disk.remove(bin_path)
+        elif bin_path.exists():
+            write(path, left, read(bin_path, left.kernel))
 
 
 def _refuse_newer(path: Path) -> None:

@@ -17,7 +17,7 @@ log = logging.getLogger("autotuned")
 _Run = Callable[..., Any]
 
 
-class Beside(Replaced):
+class Proxy(Replaced):
     """Launches for another tuner once that has chosen; shares its lists and its `.cache`.
 
     Calls that the table does not know go to the other's own `run`.
@@ -60,33 +60,33 @@ class Beside(Replaced):
         self.in_vain()
 
 
-def launches_for(theirs: Any, run: _Run) -> Beside | None:
+def launches_for(theirs: Any, run: _Run) -> Proxy | None:
     """The launcher for one of Triton's tuners, made at its first launch; None if only Triton's own `run` can launch."""
     if isinstance(theirs, Tuned) or type(getattr(theirs, "cache", None)) not in (dict, seeded.Untouched, seeded.Memory):
         return None
     memory = seeded.adopt(theirs)
-    if memory.beside is None:
+    if memory.proxy is None:
         try:
-            memory.beside = Beside(theirs, run, memory)
-            memory.on_change = memory.beside.changed
+            memory.proxy = Proxy(theirs, run, memory)
+            memory.on_change = memory.proxy.changed
         except Exception as error:  # a foreign kernel class: never fail its launch
             log.info("%r is launched by Triton: %s", theirs.fn, failures.describe(error))
-            memory.beside = False
-    return memory.beside or None
+            memory.proxy = False
+    return memory.proxy or None
 
 
 def run(original: _Run, theirs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Triton's `Autotuner.run` with a memory and a launch table; `original` is Triton's own."""
     # hot path: on a hit, no other Python code runs. Tuners may share their choices, and a kernel may be replaced
     try:
-        beside = theirs.cache.beside
+        proxy = theirs.cache.proxy
     except AttributeError:
-        beside = None
-    beside = beside or launches_for(theirs, original) if beside is not False else None
-    if beside is None or beside.theirs is not theirs or beside.their_fn is not theirs.fn:
+        proxy = None
+    proxy = proxy or launches_for(theirs, original) if proxy is not False else None
+    if proxy is None or proxy.theirs is not theirs or proxy.their_fn is not theirs.fn:
         return seeded.run(original, theirs, args, kwargs)
-    if beside.configs is not theirs.configs:
-        beside.configs = theirs.configs
-    result = beside.run(*args, **kwargs)
-    theirs.best_config = beside.best_config
+    if proxy.configs is not theirs.configs:
+        proxy.configs = theirs.configs
+    result = proxy.run(*args, **kwargs)
+    theirs.best_config = proxy.best_config
     return result

@@ -150,7 +150,7 @@ class Replaced(Tuned):
         """
         self._vain += 1
         if self._vain > _PATIENCE and self.tuner.launcher.hits < _WORTH * self._vain and not self.is_left:
-            self.is_left, self.cache.beside = True, False
+            self.is_left, self.cache.proxy = True, False
             log.info("`%s`: %s.", self.tuner.tunable.name, LEFT)
             for config in self.configs:  # Python reads attributes faster out of such a dict, and Triton reads seven
                 config.__dict__ = dict(vars(config))

@@ -240,12 +240,12 @@ class Memory(Choices):
         on_change: Called when a choice is replaced or removed, since bound launches must not outlive it.
     """
 
-    __slots__ = ("__weakref__", "beside", "on_change", "origin")
+    __slots__ = ("__weakref__", "on_change", "origin", "proxy")
 
     def __init__(self, cache: Mapping[Any, Any], on_change: Callable[[], None]) -> None:
         super().__init__(cache)
         self.on_change, self.origin = on_change, cache
-        self.beside: Any = None  # the launcher for the tuner, or False if there can be none
+        self.proxy: Any = None  # the launcher for the tuner, or False if there can be none
 
     def __contains__(self, key: Any) -> bool:
         return super().__contains__(key) or self._look_up(key)  # the twin of `choices_contain` in `launch/c/front.h`

@@ -166,13 +166,13 @@ def _imported(node: ast.Import | ast.ImportFrom, function: FunctionType) -> Iter
     for one in node.names:
         try:
             if isinstance(node, ast.Import):
-                if _is_beside(one.name, function):
+                if _is_near(one.name, function):
                     module, top = importlib.import_module(one.name), one.name.partition(".")[0]
                     yield (one.asname, module) if one.asname else (top, importlib.import_module(top))
             else:
                 home = f"{'.' * node.level}{node.module or ''}"
                 home = importlib.util.resolve_name(home, function.__globals__.get("__package__"))
-                if _is_beside(home, function):
+                if _is_near(home, function):
                     yield one.asname or one.name, _named(importlib.import_module(home), one.name)
         except Exception:  # it also raises when the function runs, or never runs
             continue
@@ -182,7 +182,7 @@ def _named(module: ModuleType, name: str) -> Any:
     return getattr(module, name) if hasattr(module, name) else importlib.import_module(f"{module.__name__}.{name}")
 
 
-def _is_beside(module: str, function: FunctionType) -> bool:
+def _is_near(module: str, function: FunctionType) -> bool:
     """Whether a module belongs to the function's package or its file's folder."""
     top, home = module.partition(".")[0], function.__globals__
     file = file_in(home)

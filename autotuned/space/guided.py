@@ -177,10 +177,10 @@ class Guided:
         points, at = self._pool[rows], self._coordinates[rows]
         if len(self._pool) <= most and self._members.exact:
             return points, at
-        beside = {other for best in self._best() for other in self._members.neighbours(best)}
-        beside |= set(self._prior.order[: len(self._asked) + CLOSE])
-        beside -= self._asked.keys()
-        near = np.array(sorted(beside), np.uint16).reshape(-1, points.shape[1])
+        around = {other for best in self._best() for other in self._members.neighbours(best)}
+        around |= set(self._prior.order[: len(self._asked) + CLOSE])
+        around -= self._asked.keys()
+        near = np.array(sorted(around), np.uint16).reshape(-1, points.shape[1])
         return np.concatenate([points, near]), np.concatenate([at, self._encode(near)])
 
     def _best(self) -> list[Point]:

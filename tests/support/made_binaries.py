@@ -51,5 +51,5 @@ def ship(folder, made=None, named=None, kernel="app.k"):
     found = BinaryFile(kernel)
     for one, machine in made:
         found.add(one, machine)
-    binaries.path_beside(path, kernel).write_bytes(found.dump())
+    binaries.binaries_path(path, kernel).write_bytes(found.dump())
     return path

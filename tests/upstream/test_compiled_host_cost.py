@@ -55,13 +55,13 @@ def test_a_kernel_whose_calls_the_table_cannot_answer_is_left_to_triton(driver, 
         kernel = even(tuner(Library, add))
         for _ in range(40):
             kernel[(4,)](x, 100, 7, debug=True)
-        assert kernel.fn.cache.beside is False
+        assert kernel.fn.cache.proxy is False
         bound = even(tuner(Library, add))
         for _ in range(80):
             bound[(4,)](x, 100, 7)
         for _ in range(17):
             bound[(4,)](x, 100, 7, debug=True)
-        assert bound.fn.cache.beside  # hits have made up for these
+        assert bound.fn.cache.proxy  # hits have made up for these
     finally:
         install.uninstall()
 

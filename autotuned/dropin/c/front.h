@@ -83,13 +83,13 @@ static PyObject *run_twin(Front *f, PyObject *const *args, size_t flags, PyObjec
 }
 
 /* hot path. Launch from the table in front of Triton's tuner, and set the tuner's best config. New reference. */
-static PyObject *run_beside(Base *beside, PyObject *tuner, PyObject *const *args, Py_ssize_t positional, PyObject *names) {
+static PyObject *run_proxy(Base *proxy, PyObject *tuner, PyObject *const *args, Py_ssize_t positional, PyObject *names) {
   PyObject *configs = PyObject_GetAttr(tuner, s_configs);
   if (!configs) return NULL;
-  int failed = configs != beside->configs && set_configs(beside, configs, NULL);
+  int failed = configs != proxy->configs && set_configs(proxy, configs, NULL);
   Py_DECREF(configs);
   if (failed) return NULL;
-  PyObject *result = base_run((PyObject *)beside, args, positional, names), *best = result ? get_best(beside, NULL) : NULL;
+  PyObject *result = base_run((PyObject *)proxy, args, positional, names), *best = result ? get_best(proxy, NULL) : NULL;
   if (!best || PyObject_SetAttr(tuner, s_best_config, best)) Py_CLEAR(result);
   Py_XDECREF(best);
   return result;
@@ -97,14 +97,14 @@ static PyObject *run_beside(Base *beside, PyObject *tuner, PyObject *const *args
 
 /* hot path. What launches in front of a tuner with these choices: True if only Python can tell, False if Triton does, as where
  * tuners share their choices or the kernel was replaced. New reference. */
-static PyObject *beside_of(PyObject *choices, PyObject *tuner) {
-  PyObject *beside = PyObject_GetAttr(choices, s_beside), *fn;
-  if (!beside || beside == Py_False) return beside;
-  if (!PyObject_TypeCheck(beside, &BaseType)) { Py_DECREF(beside); return Py_NewRef(Py_True); }
-  if (!(fn = PyObject_GetAttr(tuner, s_fn))) { Py_DECREF(beside); return NULL; }
-  if (((Base *)beside)->theirs != tuner || ((Base *)beside)->their_fn != fn) Py_SETREF(beside, Py_NewRef(Py_False));
+static PyObject *proxy_of(PyObject *choices, PyObject *tuner) {
+  PyObject *proxy = PyObject_GetAttr(choices, s_proxy), *fn;
+  if (!proxy || proxy == Py_False) return proxy;
+  if (!PyObject_TypeCheck(proxy, &BaseType)) { Py_DECREF(proxy); return Py_NewRef(Py_True); }
+  if (!(fn = PyObject_GetAttr(tuner, s_fn))) { Py_DECREF(proxy); return NULL; }
+  if (((Base *)proxy)->theirs != tuner || ((Base *)proxy)->their_fn != fn) Py_SETREF(proxy, Py_NewRef(Py_False));
   Py_DECREF(fn);
-  return beside;
+  return proxy;
 }
 
 /* hot path. What the twin does, if the tuner's choices are of `choices_type`. New reference. */
@@ -112,23 +112,23 @@ static PyObject *front_call(PyObject *self, PyObject *const *args, size_t flags,
   Front *f = (Front *)self;
   Py_ssize_t positional = PyVectorcall_NARGS(flags);
   if (!f->active || !positional) return run_twin(f, args, flags, names);
-  PyObject *choices = PyObject_GetAttr(args[0], s_cache), *beside = NULL, *result;
+  PyObject *choices = PyObject_GetAttr(args[0], s_cache), *proxy = NULL, *result;
   if (!choices) { /* Triton's `run` reads it only if there are several configs */
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return NULL;
     PyErr_Clear();
     return run_twin(f, args, flags, names);
   }
   int known = Py_TYPE(choices) == choices_type;
-  if (known && f->replacing != Py_None && !(beside = beside_of(choices, args[0]))) result = NULL;
-  else if (known && (!beside || beside == Py_False)) {
+  if (known && f->replacing != Py_None && !(proxy = proxy_of(choices, args[0]))) result = NULL;
+  else if (known && (!proxy || proxy == Py_False)) {
     if (!(result = run_original(f, choices, args, flags, names)) && PyErr_ExceptionMatches(missed)) {
       PyErr_Clear();
       result = run_twin(f, args, flags, names);
     }
   }
-  else if (known && beside != Py_True) result = run_beside((Base *)beside, args[0], args + 1, positional - 1, names);
+  else if (known && proxy != Py_True) result = run_proxy((Base *)proxy, args[0], args + 1, positional - 1, names);
   else result = run_twin(f, args, flags, names);
-  Py_XDECREF(beside);
+  Py_XDECREF(proxy);
   Py_DECREF(choices);
   return result;
 }

@@ -69,7 +69,7 @@ static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a 
 static int takes_host_memory = 0; /* whether the driver is a stand-in that accepts host memory */
 static uint64_t generation = 1; /* grows when anything watched changes */
 static PyObject *one; /* strong: Python's cached 1 */
-static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_fallback, *s_grid, *s_warmup, *s_getitem, *s_cache, *s_look_up, *s_beside, *s_configs, *s_best_config, *s_fn;
+static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_fallback, *s_grid, *s_warmup, *s_getitem, *s_cache, *s_look_up, *s_proxy, *s_configs, *s_best_config, *s_fn;
 
 /* Called at the first bind, not at import: by then Triton has loaded the library, which takes milliseconds. Signatures
  * made earlier, without a context, were only looked up in empty tables. */
@@ -177,7 +177,7 @@ static int intern_names(void) {
       {&s_run, "run"}, {&s_fallback, "fallback"}, {&s_config, "config"}, {&s_slow_run, "_slow_run"},
       {&s_still_ours, "_still_ours"}, {&s_grid, "grid"}, {&s_warmup, "warmup"}, {&s_getitem, "__getitem__"},
       {&s_cache, "cache"}, {&s_look_up, "_look_up"}, {&s_names, "_names"}, {&s_defaults, "_defaults"}, {&s_refusal, "_refusal"},
-      {&s_beside, "beside"}, {&s_configs, "configs"}, {&s_best_config, "best_config"}, {&s_fn, "fn"},
+      {&s_proxy, "proxy"}, {&s_configs, "configs"}, {&s_best_config, "best_config"}, {&s_fn, "fn"},
       {&s_base, "base"}, {&s_shape, "shape"}, {&s_strides, "strides"}, {&s_block_shape, "block_shape"},
       {&s_padding, "padding"}, {&s_rounds, "round_f32_to_tf32"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)

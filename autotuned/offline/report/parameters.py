@@ -55,8 +55,8 @@ class Parameter(JsonFields):
             return ""
         enough = MOST_CHOSEN * sum(value.chosen for value in self.values)
         least = min((value.cost for value in self.values if value.cost), default=None)
-        for name, (end, beside) in (("smallest", self.values[:2]), ("largest", self.values[:-3:-1])):
-            gain = beside.cost / end.cost if beside.cost and end.cost and end.cost == least else 0.0
+        for name, (end, next_to_end) in (("smallest", self.values[:2]), ("largest", self.values[:-3:-1])):
+            gain = next_to_end.cost / end.cost if next_to_end.cost and end.cost and end.cost == least else 0.0
             if end.chosen > enough and gain >= EDGE_GAIN and end.value not in ("0", "1"):
                 return name
         return ""

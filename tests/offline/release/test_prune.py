@@ -49,7 +49,7 @@ def shipped(*keys, with_binaries=False):
         file = BinaryFile("app.k")
         for one in made:
             file.add(*one)
-        binaries.path_beside(path, "app.k").write_bytes(file.dump())
+        binaries.binaries_path(path, "app.k").write_bytes(file.dump())
     return paths
 
 
@@ -108,9 +108,9 @@ def test_binaries_go_with_the_entries_they_belong_to():
     [path] = shipped(*keys, with_binaries=True)
     found = autotuned.prune("tuned", calls=recorded(keys[0]))
     assert found.binaries == 2  # one of each; the one that all name stays
-    there = binaries.read(binaries.path_beside(path, "app.k"), "app.k")
+    there = binaries.read(binaries.binaries_path(path, "app.k"), "app.k")
     assert {bytes(there.code(one)) for one in there.variants} == {b"\x7fELF all", b"\x7fELF 0"}
-    assert not [fault for fault in autotuned.check("tuned").faults if "belong to no entry" in fault.text]
+    assert not [fault for fault in autotuned.check("tuned").faults if "that no entry names" in fault.text]
     autotuned.prune("tuned", calls=recorded_anew(of(1, kernel="app.other")))
     assert not list(Path("tuned").glob("*/app.k.*"))
 
@@ -155,7 +155,7 @@ def test_a_file_with_a_fault_is_named_and_stays_as_it_is():
 
 def test_binaries_that_cannot_be_changed_keep_their_entries():
     [path] = shipped(of(1), of(2), with_binaries=True)
-    beside = binaries.path_beside(path, "app.k")
+    beside = binaries.binaries_path(path, "app.k")
     newer = beside.read_bytes().replace(b" 1 ", b" 2 ", 1)  # the schema, in the first line
     beside.write_bytes(newer)
     found = autotuned.prune("tuned", calls=recorded(of(1)))

@@ -127,7 +127,7 @@ def test_a_library_that_writes_at_each_call_is_left_to_triton(make, x, replacing
     for _ in range(20):
         kernel[(4,)](x, 100)
         assert launches[-1].arguments["BLOCK"] == 16
-    assert kernel.fn.cache.beside is False
+    assert kernel.fn.cache.proxy is False
 
 
 def test_a_list_of_configs_cut_to_one(make, x, replacing, launches):
