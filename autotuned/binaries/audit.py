@@ -28,14 +28,14 @@ def faults(path: Path, config: ConfigFile) -> Iterator[str]:
     yield from (f"{bin_path.name}: {fault}" for fault in file.faults)
     there = {variant.digest: variant for variant in file.variants}
     if missing := named - there.keys():
-        yield f"{len(missing)} binaries that entries name are not in {bin_path.name}: autotuned export --binaries."
+        yield f"{bin_path.name} lacks binaries that entries name ({len(missing)}): autotuned export --binaries."
     if unnamed := there.keys() - named:
-        yield f"{len(unnamed)} binaries of {bin_path.name} belong to no entry, and are never loaded."
+        yield f"{bin_path.name} has binaries that no entry names ({len(unnamed)}); they are never loaded."
     if others := sum(
         any(digest in there and _is_of_another(there[digest], entry) for digest in entry.binaries)
         for _, entry in config.entries()
     ):
-        yield f"{others} entries name binaries of another config: they were edited since. autotuned export --binaries."
+        yield f"Entries edited since name binaries of another config ({others}): autotuned export --binaries."
     for variant in file.variants:
         try:
             file.code(variant)

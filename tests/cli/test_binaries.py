@@ -98,8 +98,8 @@ def test_check_names_what_is_wrong_beside_a_file(tmp_path):
     path = ship(tmp_path, made=[variant()], named=["0" * 32])
     [beside] = path.parent.glob("*.bin")
     texts = [fault["text"] for fault in json.loads(run("check", tmp_path, "--json", code=1).stdout)["faults"]]
-    assert f"1 binaries that entries name are not in {beside.name}: autotuned export --binaries." in texts
-    assert f"1 binaries of {beside.name} belong to no entry, and are never loaded." in texts
+    assert f"{beside.name} lacks binaries that entries name (1): autotuned export --binaries." in texts
+    assert f"{beside.name} has binaries that no entry names (1); they are never loaded." in texts
     beside.write_bytes(b"no such file")
     texts = [fault["text"] for fault in json.loads(run("check", tmp_path, "--json", code=1).stdout)["faults"]]
     assert any(text.startswith(f"binaries {beside}: expected a file that begins with") for text in texts)

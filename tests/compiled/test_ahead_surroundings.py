@@ -6,7 +6,6 @@ import os
 import re
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,12 +19,6 @@ from autotuned.search.compiling import compile, crew
 
 pytestmark = pytest.mark.usefixtures("ahead_cold")
 
-
-def compiles_by(monkeypatch, run):
-    """Let the threads that compile ahead compile by a function; what the calling thread parses is left alone."""
-    monkeypatch.setattr(crew, "source_text", SimpleNamespace(parsed_again=run))
-
-
 # -- bad surroundings --------------------------------------------------------------------------------------------------
 
 
@@ -34,7 +27,8 @@ def test_a_compilation_that_hangs_leaves_triton_to_it(x, monkeypatch, caplog):
     monkeypatch.setattr(crew, "STALL_S", 0.5)
     monkeypatch.setattr(crew, "TICK_S", 0.1)
     released = threading.Event()
-    compiles_by(monkeypatch, lambda compile_: released.wait() and compile_())
+    parsed = crew.parsed_again
+    monkeypatch.setattr(crew, "parsed_again", lambda compile_: released.wait() and parsed(compile_))
     autotuned.install()
     kernel = tuned()
     try:
@@ -78,7 +72,7 @@ def test_what_fails_in_a_thread_is_tried_again_by_triton(error, x, monkeypatch, 
     def fail(compile_):
         raise error
 
-    compiles_by(monkeypatch, fail)
+    monkeypatch.setattr(crew, "parsed_again", fail)
     autotuned.install()
     kernel = tuned()
     kernel[(4,)](x, 100)
@@ -147,15 +141,17 @@ def test_what_ended_two_processes_while_it_was_compiled_is_left_to_triton(events
     """As a fault in LLVM does, of which nothing says which of the configs under way is to blame."""
     autotuned.install()
     kernel = tuned(do_bench=events.bench)
+    parsed = crew.parsed_again
     for process in range(2):
         child = os.fork()
         if child == 0:
             try:
-                compiles_by(monkeypatch, lambda compile_: os._exit(7))
+                monkeypatch.setattr(crew, "parsed_again", lambda compile_: os._exit(7))
                 kernel[(4,)](x, 100)
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] >> 8 == 7, process
+    monkeypatch.setattr(crew, "parsed_again", parsed)
     kernel[(4,)](x, 100)
     assert kernel.best_config.kwargs == {"BLOCK": 64}
     left = blocks_compiled(events, "MainThread")

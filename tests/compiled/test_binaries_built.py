@@ -67,7 +67,7 @@ def test_merged_files_have_the_binaries_of_both(shipped, tmp_path):
 def test_check_says_what_is_not_there(shipped):
     next(shipped.glob("*/app.add.bin")).unlink()
     assert [str(fault).partition("json: ")[2] for fault in autotuned.check(shipped).faults] == [
-        "4 binaries that entries name are not in app.add.bin: autotuned export --binaries."
+        "app.add.bin lacks binaries that entries name (4): autotuned export --binaries."
     ]
 
 
@@ -77,7 +77,10 @@ def test_check_says_what_was_edited_and_what_lies_there_alone(shipped):
     path.write_text(re.sub(r'"BLOCK": \d+', '"BLOCK": 128', text))
     (path.parent / "gone.bin").write_bytes(next(shipped.glob("*/app.add.bin")).read_bytes())
     faults = "".join(map(str, autotuned.check(shipped).faults))
-    assert "2 entries name binaries of another config" in faults and "expected a config file next to it" in faults
+    assert (
+        "Entries edited since name binaries of another config (2)" in faults
+        and "expected a config file next to it" in faults
+    )
 
 
 def test_binaries_of_a_newer_version_are_left_alone(shipped):

@@ -21,7 +21,7 @@ from typing import Any
 
 from autotuned._startup import Protocol
 from autotuned.errors import LeftOutError
-from autotuned.key import source_text
+from autotuned.key.source_text import parsed_again
 from autotuned.search import failures
 from autotuned.search.compiling import crew, parallelism, threads
 from autotuned.search.exclusions import SharedMemory
@@ -335,7 +335,7 @@ class _Pool:
         there = self._made_elsewhere(one, compile_)
         is_kept = bool(there) and cache.holds(str(there))
         with self._journal.compiling(one.identity):
-            compiled = source_text.parsed_again(compile_)
+            compiled = parsed_again(compile_)
         if there is not None and not (is_kept and getattr(compiled, "hash", None) == there):
             compilers[-1].missed(self._kernel)
         launcher.build_early(compiled)

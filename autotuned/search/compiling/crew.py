@@ -12,7 +12,7 @@ from typing import Any
 
 from autotuned import env
 from autotuned._startup import after_fork
-from autotuned.key import source_text
+from autotuned.key.source_text import parsed_again
 from autotuned.search import failures
 from autotuned.search.compiling import parallelism
 from autotuned.store import layout, locks
@@ -161,7 +161,7 @@ def _compile(one: Compilation) -> None:
     if cache.holds(one.digest):
         return  # another process was quicker
     try:
-        binary = source_text.parsed_again(one.run)
+        binary = parsed_again(one.run)
         one.ended(binary)  # Triton need not read it from its cache again
         launcher.build_early(binary)
     except Exception as error:  # Triton will meet and report it again
