@@ -172,7 +172,7 @@ def is_of_the_process(value: Any) -> bool:
 
 def for_command(kind: str, startup: str, binaries: str = "") -> dict[str, str]:
     """The environment for a command of `autotuned run`; its Pythons first run the sitecustomize.py in `startup`."""
-    path = [startup, *(part for part in get("PYTHONPATH").split(os.pathsep) if part)]
+    path = filter(None, (startup, os.environ.get("PYTHONPATH")))  # not split: an empty part is the working directory
     kept = {"AUTOTUNED_BINARIES": os.path.abspath(binaries)} if binaries else {}
     return {**os.environ, **kept, "AUTOTUNED_INSTALL": kind, "PYTHONPATH": os.pathsep.join(path)}
 

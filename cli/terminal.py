@@ -210,11 +210,12 @@ def has_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def cannot_run(command: str, error: OSError) -> typer.Exit:
+def cannot_run(command: str, error: OSError | ValueError) -> typer.Exit:
     """Report that a command cannot start, with a shell's exit code for it; the caller raises the returned exit."""
     if isinstance(error, FileNotFoundError):
         return fail(f"{command}: no such command; type what you would type without autotuned.", 127)
-    return fail(f"{command} cannot be run: {error.strerror or error}", 126)
+    why = getattr(error, "strerror", None) or error
+    return fail(f"{command or repr(command)} cannot be run: {why}", 126)
 
 
 def cannot_write(path: object, reason: object) -> typer.Exit:

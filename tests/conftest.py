@@ -46,6 +46,16 @@ sys.dont_write_bytecode = False
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 os.environ.pop("PYTHONUNBUFFERED", None)  # output must arrive without it
 gc.disable()  # until the first test: nearly all imported and collected objects stay alive
+
+
+def _end_at_once() -> None:
+    """End a worker, whose exit status nobody reads: taking down all that was imported and collected takes seconds."""
+    if _is_worker:
+        os._exit(0)
+
+
+_is_worker = False
+atexit.register(_end_at_once)  # before any other, to run last
 # A shell's background jobs ignore Ctrl-C, but children of tests must not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -173,6 +183,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Make warnings errors from here on: plugins may warn during their setup."""
+    global _is_worker
+    _is_worker = hasattr(session.config, "workerinput")
     session.config.addinivalue_line("filterwarnings", "error")
     from hypothesis import HealthCheck, settings
 
@@ -190,13 +202,13 @@ def pytest_collection_finish() -> None:
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Let plugins warn again after the last test, and exclude collected tests from garbage collection.
 
-    It visits all objects, millions for thousands of tests: most of the time of Python's own collections and of tests
-    that collect.
+    It visits all objects, millions for thousands of tests: most of the time of Python's own collections, of tests that
+    collect, and of the end of the process.
     """
     gc.enable()
     gc.set_threshold(20_000)  # tests make many objects, and few of them are rings
-    gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # not before, since pytest collects several times when a run ends
     if testing := sys.modules.get("typer.testing"):  # reads the hints of all commands at each call of one
         testing._get_command = functools.cache(testing._get_command)
     if interpreter := sys.modules.get("triton.runtime.interpreter"):
@@ -206,7 +218,6 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     try:
         return (yield)
     finally:
-        gc.unfreeze()
         session.config.getini("filterwarnings").remove("error")
 
 

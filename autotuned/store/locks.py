@@ -43,7 +43,7 @@ class _Waiting:
     """The threads of this process that wait for a lock, with one warning for all."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # only its owner can release it
         self.holder = ""
         self.said = False
 
@@ -67,7 +67,7 @@ def locked(path: Path, between_processes: bool = True, timeout_s: float | None =
         between_processes: False to lock threads of this process only, without a file.
         timeout_s: Longest wait in seconds; None for `LOCK_TIMEOUT_S`.
     """
-    held = _held.__dict__.setdefault("paths", [])
+    held = _held.__dict__.setdefault("paths", set())
     if path in held:
         yield Lock.NESTED
         return
@@ -77,11 +77,9 @@ def locked(path: Path, between_processes: bool = True, timeout_s: float | None =
         lock = _enter_thread_lock(stack, path, end)
         if lock is Lock.HELD and between_processes:
             lock = _enter_file_lock(stack, path, end)
-        held.append(path)
-        try:
-            yield lock
-        finally:
-            held.remove(path)
+        stack.callback(held.discard, path)
+        held.add(path)
+        yield lock
 
 
 def depth() -> int:
@@ -95,13 +93,18 @@ def depth() -> int:
 def _enter_thread_lock(stack: contextlib.ExitStack, path: Path, end: float) -> Lock:
     waiting = _waiting.setdefault(str(path), _Waiting())
     start = time.monotonic()
+    stack.callback(_leave, waiting.lock)  # before it is acquired, or an interrupt in between would keep it held
     if not waiting.lock.acquire(timeout=max(0.0, min(MESSAGE_AFTER_S, end - start))) and (
         end - start <= MESSAGE_AFTER_S or not _wait_for_thread(waiting, path, end)
     ):
         return _gave_up(path, end - start)
     waiting.holder, waiting.said = threading.current_thread().name, False
-    stack.callback(waiting.lock.release)
     return Lock.HELD
+
+
+def _leave(lock: threading.RLock) -> None:
+    with contextlib.suppress(RuntimeError):  # another thread's
+        lock.release()
 
 
 def _wait_for_thread(waiting: _Waiting, path: Path, end: float) -> bool:
@@ -129,6 +132,7 @@ def _enter_file_lock(stack: contextlib.ExitStack, path: Path, end: float) -> Loc
     try:
         disk.make_folder(path.parent)
         lock = _file_lock(path)
+        stack.callback(_release, lock, layout.holder_path(path), os.getpid())
         held = _acquire(lock, path, start + MESSAGE_AFTER_S, end)
     except (OSError, NotImplementedError) as error:
         log.debug("lock %s cannot be used (%s); continuing without it.", path, error)
@@ -136,7 +140,6 @@ def _enter_file_lock(stack: contextlib.ExitStack, path: Path, end: float) -> Loc
     if not held:
         return _gave_up(path, end - start)
     _locks[id(lock)] = lock
-    stack.callback(_release, lock, layout.holder_path(path), os.getpid())
     _write_holder(path)
     return Lock.HELD
 
@@ -199,13 +202,15 @@ def _try_until(lock: FileLock, end: float) -> bool:
 
 
 def _release(lock: FileLock, leftover: Path | None, owner: int) -> None:
-    if os.getpid() != owner:
+    if os.getpid() != owner or not lock.is_locked:
         return  # in a forked child: its parent holds the lock
-    if leftover is not None:
-        disk.remove(leftover)
-    _locks.pop(id(lock), None)
-    with contextlib.suppress(OSError):
-        lock.release(force=True)
+    try:
+        if leftover is not None:
+            disk.remove(leftover)
+    finally:
+        _locks.pop(id(lock), None)
+        with contextlib.suppress(OSError):
+            lock.release(force=True)
 
 
 def _write_holder(path: Path) -> None:

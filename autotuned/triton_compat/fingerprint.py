@@ -51,7 +51,7 @@ def begin(cache_dir: Path) -> bool:
     tools = [None, *(env.triton_tool(variable) or _own_tool(name) for variable, name in _PTXAS)]
     if os.getpid() in _ahead:
         return True
-    if _known or any(_place(cache_dir, tool).exists() for tool in tools):
+    if _known or any(os.path.exists(_place(cache_dir, tool)) for tool in tools):
         return False
     _ahead[os.getpid()] = _on_a_thread(_hashed)
     return True

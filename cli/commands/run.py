@@ -52,5 +52,5 @@ def run(
     sys.stdout.flush()
     try:
         os.execvpe(command[0], command, environment)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError if the command is empty
         raise terminal.cannot_run(command[0], error) from error

@@ -3,10 +3,10 @@
 import itertools
 import os
 import re
-import subprocess
 import sys
 
 import fakes
+import forked
 import numpy as np
 import pytest
 from commands import run, run_json
@@ -241,8 +241,8 @@ def test_b96_eight_workers_of_a_thousand_calls_write_at_most_eight_lines(tmp_pat
     (tmp_path / "serve.py").write_text(SERVE)
     environment = {**os.environ, "AUTOTUNED_MODE": "serve", "PYTHONPATH": os.path.dirname(fakes.__file__)}
     command = [sys.executable, str(tmp_path / "serve.py")]
-    workers = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(8)]
-    said = [worker.communicate(timeout=120)[1].splitlines() for worker in workers]
+    workers = [forked.run(command, environment) for _ in range(8)]
     assert [worker.returncode for worker in workers] == [0] * 8
+    said = [worker.stderr.splitlines() for worker in workers]
     assert [len(lines) for lines in said] == [1] * 8
     assert all("nothing is stored for key" in lines[0] for lines in said)

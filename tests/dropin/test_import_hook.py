@@ -1,5 +1,6 @@
 """Tests of `arrange` and of `autotuned run`: processes that know nothing of us."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -77,6 +78,11 @@ def test_a_command_that_is_not_there_is_one_line():
     assert err == "error: no-such-command-here: no such command; type what you would type without autotuned.\n"
 
 
+def test_an_empty_command_is_one_line():
+    code, out, err = autotuned_run("--", "")
+    assert (code, out) == (126, "") and err.startswith("error: '' cannot be run: ") and err.count("\n") == 1
+
+
 def test_an_empty_folder_for_binaries_is_refused():
     code, _, err = autotuned_run("--binaries", "", "--", "true")
     assert code == 2 and "expected a folder, got an empty string" in err
@@ -91,6 +97,23 @@ def test_the_programs_own_sitecustomize_runs(tmp_path, app):
     code, out, err = autotuned_run("--", sys.executable, app, path=[own])
     assert code == 0, err
     assert out == "mine True\n" * 2 + "wrapped triton.runtime.autotuner SourceFileLoader\n"  # the command itself, too
+
+
+def test_a_program_whose_own_sitecustomize_fails_is_seeded(tmp_path, app):
+    (tmp_path / "sitecustomize.py").write_text("1 / 0")
+    code, out, err = autotuned_run("--", sys.executable, app, path=[tmp_path])
+    assert (code, out) == (0, "wrapped triton.runtime.autotuner SourceFileLoader\n"), err
+    assert "ZeroDivisionError" in err
+
+
+@pytest.mark.parametrize("given", ["", ":", ":here", "here:", "here::there", " here : there "])
+def test_the_program_gets_its_own_pythonpath_behind_ours(tmp_path, given):
+    show = [sys.executable, "-c", "import sys; print(sys.path)"]
+    _, plain, _ = run(*show, env={"PYTHONPATH": given}, cwd=tmp_path)
+    code, ours, err = autotuned_run("--", *show, env={"PYTHONPATH": given}, cwd=tmp_path)
+    added = [path for path in ast.literal_eval(ours) if path not in ast.literal_eval(plain)]
+    assert (code, len(added)) == (0, 1), err
+    assert [path for path in ast.literal_eval(ours) if path not in added] == ast.literal_eval(plain)
 
 
 def test_a_python_without_this_package_runs_as_ever(tmp_path):

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,9 @@ from autotuned.store import layout, listing, record
 from autotuned.store.record import TuningRecord
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
+sys.path.append(str(SUPPORT))  # when run by hand
+
+import forked  # noqa: E402
 
 # Tunes keys in an order of its own, and says each key when its record is kept. Payload: kilobytes of each record.
 WRITER = f"""
@@ -56,7 +58,6 @@ class Stress:
         self.chance = random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.damaged: set[int] = set()
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed at the end of the run
         self._seeds = 0
 
     def run(self) -> Counter[str]:
@@ -65,8 +66,7 @@ class Stress:
             place = self.chance.randrange(len(running))
             self._wait(running[place])
             time.sleep(self.chance.uniform(0.0, 0.1))
-            self.counts["kills"] += running[place].poll() is None
-            self._end(running[place], kill=True)
+            self.counts["kills"] += self._end(running[place], kill=True) == -signal.SIGKILL
             running[place] = self._start()
             if self.chance.random() < 0.2:
                 self._damage()
@@ -75,32 +75,24 @@ class Stress:
             self._end(process)
         self._end(self._start())  # one that nobody disturbs: what is missing is tuned, what is damaged is healed
         self._check_end()
-        self.log.close()
         return self.counts
 
-    def _start(self) -> "subprocess.Popen[str]":
+    def _start(self) -> forked.Program:
         self._seeds += 1
         self.counts["writers"] += 1
         arguments = [str(self._seeds), str(self.keys), str(self.payload_kb)]
-        return subprocess.Popen(
-            [sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE, stderr=self.log, text=True
-        )
+        return forked.start([sys.executable, "-c", WRITER, *arguments])
 
-    def _wait(self, process: "subprocess.Popen[str]") -> None:
+    def _wait(self, process: forked.Program) -> None:
         """Until it is at work: killing a process that imports modules says nothing."""
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", self._errors()
+        assert process.stdout.readline() == "ready\n"
 
-    def _end(self, process: "subprocess.Popen[str]", kill: bool = False) -> None:
+    def _end(self, process: forked.Program, kill: bool = False) -> int | None:
         if kill:
-            process.send_signal(signal.SIGKILL)
-        text, _ = process.communicate(timeout=300)
-        assert kill or process.returncode == 0, self._errors()
-        self.counts["kept"] += text.count("kept ")
-
-    def _errors(self) -> str:
-        self.log.seek(0)
-        return self.log.read()[-5000:]
+            process.kill()
+        self.counts["kept"] += process.finish().count("kept ")
+        assert kill or process.returncode == 0
+        return process.returncode
 
     def _files(self) -> list[Path]:
         return sorted((layout.root() / "v2").glob("*/*.json"))

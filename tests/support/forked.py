@@ -150,12 +150,13 @@ class Server:
         return done
 
     def start(
-        self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None
-    ) -> "Program":
-        """Like `subprocess.Popen` with pipes for text; stderr is the tests' own."""
+        self, command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
+        stderr: int = 2,
+    ) -> "Program":  # fmt: skip
+        """Like `subprocess.Popen` with pipes for text; stderr is the tests' own, or an open file's number."""
         (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
         try:
-            pid = self._start(command, env, cwd, [theirs_in, theirs_out, 2])
+            pid = self._start(command, env, cwd, [theirs_in, theirs_out, stderr])
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
@@ -235,6 +236,13 @@ class Program:
             self.returncode = self._server.ask({"wait": self.pid})
         return self.returncode
 
+    def finish(self) -> str:
+        """The rest of its output, once it has ended; closes its pipes."""
+        with self.stdin, self.stdout:
+            rest = self.stdout.read()
+        self.wait()
+        return rest
+
 
 _servers: dict[tuple[int, tuple[str | None, ...]], Server] = {}
 
@@ -248,10 +256,11 @@ def run(
 
 
 def start(
-    command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None
-) -> Program:
+    command: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
+    stderr: int = 2,
+) -> Program:  # fmt: skip
     """`Server.start` of the same."""
-    return _server(env).start(command, env, cwd)
+    return _server(env).start(command, env, cwd, stderr)
 
 
 def _server(env: Mapping[str, str] | None) -> Server:

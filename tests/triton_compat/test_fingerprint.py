@@ -1,11 +1,13 @@
 """What Triton is made of, as keys hold it: different where anything of it differs, remembered, and cheap."""
 
+import errno
 import os
 import threading
 from pathlib import Path
 
 import counted
 import pytest
+from faults import faults
 
 pytest.importorskip("triton")
 
@@ -199,6 +201,16 @@ def test_the_files_are_hashed_while_the_driver_is_made(pretended, hashing):
     fingerprint.begin(cache)  # it is remembered: there is nothing to begin
     assert fingerprint.of("sm_80", cache) == first
     assert hashing == ["autotuned-hash"]
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE], ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["stat", "open"])
+def test_a_cache_folder_that_cannot_be_read_changes_nothing(pretended, hashing, call, error):
+    cache = pretended.parent / "cache"
+    with faults(call, error, name="*cache/toolchain*") as failed:
+        fingerprint.begin(cache)
+        ours = fingerprint.of("sm_80", cache)
+    assert failed and ours == found(pretended)
 
 
 def test_files_that_change_after_hashing_was_begun_are_not_remembered(pretended, hashing):

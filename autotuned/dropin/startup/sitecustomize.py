@@ -18,10 +18,15 @@ def _run_the_next() -> None:
         spec.loader.exec_module(module)
 
 
-_run_the_next()
-try:
-    from autotuned.dropin.import_hook import when_triton_is_imported
-except ImportError:  # a Python of another environment without this package: run the program unchanged
-    pass
-else:
+def _arrange() -> None:
+    try:
+        from autotuned.dropin.import_hook import when_triton_is_imported
+    except ImportError:  # a Python of another environment without this package: run the program unchanged
+        return
     when_triton_is_imported()
+
+
+try:
+    _run_the_next()
+finally:  # Python reports an error in the program's own and goes on
+    _arrange()
