@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-INTERFACE = 4  # as in `launch/c/module.c`; changes with what Python and C pass each other
+INTERFACE = 5  # as in `launch/c/module.c`; changes with what Python and C pass each other
 extension: Any = None
 why_not = ""
 try:

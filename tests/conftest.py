@@ -50,11 +50,11 @@ gc.disable()  # until the first test: nearly all imported and collected objects 
 
 def _end_at_once() -> None:
     """End a worker, whose exit status nobody reads: taking down all that was imported and collected takes seconds."""
-    if _is_worker:
+    if _worker == os.getpid():  # not in its forked children
         os._exit(0)
 
 
-_is_worker = False
+_worker = 0
 atexit.register(_end_at_once)  # before any other, to run last
 # A shell's background jobs ignore Ctrl-C, but children of tests must not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -183,8 +183,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Make warnings errors from here on: plugins may warn during their setup."""
-    global _is_worker
-    _is_worker = hasattr(session.config, "workerinput")
+    global _worker
+    _worker = os.getpid() * hasattr(session.config, "workerinput")
     session.config.addinivalue_line("filterwarnings", "error")
     from hypothesis import HealthCheck, settings
 

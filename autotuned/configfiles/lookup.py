@@ -224,14 +224,15 @@ def _paths_in(folder: Traversable, kernel: str | None) -> Iterator[Traversable]:
 def _device_folders(folder: Traversable) -> list[Traversable]:
     name = str(folder)
     if name not in _devices:
-        _devices[name] = [device for device in _entries(folder) if device.is_dir()]
+        _devices[name] = _entries(folder, of_folders=True)
     return _devices[name]
 
 
-def _entries(folder: Traversable) -> list[Traversable]:
-    """A folder's contents by name; empty, with one warning, if it cannot be read."""
+def _entries(folder: Traversable, of_folders: bool = False) -> list[Traversable]:
+    """A folder's contents, or its folders, by name; empty, with one warning, if it cannot be read."""
     try:
-        return sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []
+        entries = sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []
+        return [entry for entry in entries if entry.is_dir()] if of_folders else entries
     except OSError as error:
         env.warn_once(f"folder {folder}", "config files in %s are left out: %s.", folder, error)
         return []

@@ -148,16 +148,17 @@ def test_a_file_that_is_cut_off_serves_what_is_whole(tmp_path: Path, caplog: Any
     assert len(lines(caplog)) == 2
 
 
+@pytest.mark.parametrize("searchable", [True, False])
 def test_a_folder_that_may_not_be_read_is_said_once_and_the_next_one_serves(
-    tmp_path: Path, monkeypatch: Any, caplog: Any
+    searchable: bool, tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
     closed, opened = tmp_path / "closed", tmp_path / "open"
-    closed.mkdir()
+    (closed / "device").mkdir(parents=True)
     write(opened, (make_key(triton="3.9.1"), LARGE))
-    stat = Path.stat
+    stat, refused = Path.stat, closed if searchable else closed / "device"
 
     def refuse(path: Path, **options: Any) -> os.stat_result:
-        if path == closed or closed in path.parents:
+        if path == refused or refused in path.parents:
             raise PermissionError(13, "Permission denied", str(path))
         return stat(path, **options)
 
@@ -166,6 +167,6 @@ def test_a_folder_that_may_not_be_read_is_said_once_and_the_next_one_serves(
     lookup.register_configs(opened)
     assert [config_of(find(make_key())) for _ in range(2)] == [LARGE, LARGE]
     assert [line for line in lines(caplog) if line.startswith("config files in")] == [
-        f"config files in {closed} are left out: [Errno 13] Permission denied: '{closed}'."
+        f"config files in {closed} are left out: [Errno 13] Permission denied: '{refused}'."
     ]
     assert list(lookup.shipped()) != []

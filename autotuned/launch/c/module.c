@@ -44,7 +44,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The l
 PyMODINIT_FUNC PyInit__launch(void) { return PyModuleDef_Init(&definition); }
 #else
 
-#define INTERFACE 4    /* as in `_native.py`: version of what Python and C pass each other */
+#define INTERFACE 5    /* as in `_native.py`: version of what Python and C pass each other */
 #define MAX_ARGS 128   /* free parameters; a kernel with more uses the Python twin */
 #define MAX_SLOTS 256  /* parameters and items of tuples; a call with more is not bound */
 #define MAX_DIMS 24    /* two bits per dimension in one word */
