@@ -16,6 +16,7 @@ from triton import Config
 from triton.runtime.autotuner import Autotuner
 
 import autotuned
+from autotuned.dropin import install
 from autotuned.key import source_text
 from autotuned.store import listing
 
@@ -63,8 +64,10 @@ def disturbed(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def hashed_anew():
+    """Triton hashes the kernels anew, and nothing stays installed."""
     one_more.hash = increased.hash = None
     yield
+    install.uninstall()
     one_more.hash = increased.hash = None
 
 
