@@ -178,8 +178,8 @@ def _unhash(error: BaseException) -> None:
     trace: Any = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_name == "cache_key":
-            function = trace.tb_frame.f_locals["self"]
-            if str(function.hash).startswith("recursion:"):
+            function = trace.tb_frame.f_locals.get("self")
+            if str(getattr(function, "hash", "")).startswith("recursion:"):
                 function.hash = None
         trace = trace.tb_next
 
