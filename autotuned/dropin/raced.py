@@ -29,6 +29,7 @@ from autotuned.tunable.call import Call, Hooks
 log = logging.getLogger("autotuned")
 _Times = list[float]
 PATIENCE = 0.1  # share of a search's: Triton does not wait for calm, and the program waits for its first step
+_TRITONS = "CompilationError"  # Triton compiles such a config again, and raises
 _FAILED = [math.inf] * 3  # how Triton marks a failed config
 # Errors that Triton counts as a config's failure too, or that the search has warned of.
 _EXCUSED = (
@@ -117,7 +118,7 @@ class Race:
     def _searcher(self) -> Searcher:
         """A new searcher per race: a kept one would keep the tuner alive."""
         tuner, how = self._tuner, kernel.measuring_of(self._tuner)
-        hooks = Hooks(how.before and _unless_reset_only(how.before), how.after)
+        hooks = Hooks(how.before and _unless_reset_only(how.before), how.after and _unless_tritons(how.after))
         options = Options(
             lambda: tuner.configs, KeySpec(()), zero=tuple(how.zero), hooks=hooks, do_bench=how.do_bench,
             patience=PATIENCE,
@@ -134,6 +135,11 @@ def _as_given(tuner: Any, call: Call) -> StockCall:
 def _unless_reset_only(hook: Callable[..., Any]) -> Callable[..., Any]:
     """A user's `pre_hook` without the final `reset_only` call, which Triton makes itself."""
     return lambda arguments, reset_only=False: None if reset_only else hook(arguments)
+
+
+def _unless_tritons(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's `post_hook` without the errors that Triton meets again, and tells the hook (`_answer`)."""
+    return lambda arguments, exception: _is_tritons(exception) or hook(arguments, exception=exception)
 
 
 def answers(timings: Mapping[str, Timing], winner: str) -> dict[str, _Times | None]:
@@ -157,7 +163,11 @@ def _answer(timing: Timing) -> _Times | None:
         return [median_us / 1e3, low_us / 1e3, high_us / 1e3]
     # Triton may try again what does not compile: it launches nothing and raises. After another error it might launch
     # the config on the caller's data.
-    return None if (timing.error or "").startswith("CompilationError") else _FAILED
+    return None if (timing.error or "").startswith(_TRITONS) else _FAILED
+
+
+def _is_tritons(error: Exception | None) -> bool:
+    return error is not None and type(error).__name__ == _TRITONS
 
 
 def _excused(timing: Timing) -> bool:

@@ -93,7 +93,7 @@ class _Search:
             self._first_error = self._comparison = self._stands_first = None
             del self._racing  # it holds this search
             for trial in [*self.board.trials, *self._recalled.values()]:
-                trial.prepare = trial.launch = trial.finish = lambda: None
+                trial.prepare = trial.launch = trial.finish = lambda *error: None
             self._earlier.clear()
             self._recalled.clear()
             if self._guard.is_short and not self._lost:
@@ -171,7 +171,7 @@ class _Search:
         trial = self.board.trial(ready.wanted.index)
         with self._catching(trial):
             try:
-                first = self._guard.with_room(ready.take)
+                first = self._take(ready, trial)
             except CancelledError:  # not begun before the deadline
                 trial.error = ""
                 return
@@ -192,6 +192,16 @@ class _Search:
         elif self._sampling.deadline_s < math.inf:  # there may be no time for a race
             self._racing.sample(trial, 1)
             self.board.tell(trial)
+
+    def _take(self, ready: Ready, trial: Trial) -> int:
+        """`ready.take()`; the user's post_hook hears of an error, as in Triton, where a trial compiles."""
+        try:
+            return self._guard.with_room(ready.take)
+        except CancelledError:
+            raise
+        except Exception as error:
+            trial.finish(error)
+            raise
 
     def _launch_first(self, trial: Trial) -> None:
         """Protect, load and launch; detect its writes; blame it if it loses the device."""
@@ -215,7 +225,7 @@ class _Search:
         self._met.add(trial.index)
         with self._catching(trial), contextlib.closing(self._ahead.stream([self._wanted(trial)])) as stream:
             for ready in stream:
-                self._guard.with_room(ready.take)
+                self._take(ready, trial)
         if trial.error is None:
             self._launch_first(trial)
         return trial.error is None

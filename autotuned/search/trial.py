@@ -27,7 +27,7 @@ class Trial:
     index: int  # position in the list of candidates; the earlier one wins a tie
     prepare: Callable[[], None]  # restores, zeroes and runs hooks; not timed
     launch: Callable[[], Any]  # launches the config once; timed
-    finish: Callable[[], None] = lambda: None  # runs after the launch; not timed
+    finish: Callable[..., None] = lambda error=None: None  # runs after the launch, or its error; not timed
     samples_us: list[float] = field(default_factory=list)
     launches: int = 1  # launches averaged into each sample
     error: str | None = None

@@ -1,5 +1,6 @@
 """`install(race=True)`: our search behind Triton's tuners of other libraries, and all that a program sees after it."""
 
+import contextlib
 import json
 import logging
 
@@ -177,6 +178,30 @@ def test_hooks_see_what_triton_gives_them(bench, x):
         one for one in stock if one[:2] == ("before", True)
     ]
     assert len([1 for one in raced if one[0] == "before"]) - 1 == len([1 for one in raced if one[0] == "after"])
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["", "with a pre_hook"])
+@pytest.mark.parametrize("fn", [refuses_some, does_not_compile, add], ids=lambda fn: fn.__name__)
+def test_the_hook_after_a_trial_hears_of_what_does_not_compile_or_fit(fn, before, bench, x):
+    """A config that the race drops before any launch, for its code or for its threads, fails in Triton's trial."""
+
+    def heard_with(race):
+        heard = []
+        configs = [*CONFIGS, Config({"BLOCK": 16}, num_warps=128)] if fn is add else CONFIGS
+        options = {"post_hook": lambda args, exception: heard.append((args["BLOCK"], args["num_warps"], exception))}
+        if before:
+            options["pre_hook"] = lambda args, reset_only=False: None
+        if race:
+            autotuned.install(race=True)
+        with contextlib.suppress(CompilationError):
+            anew = triton.jit(fn.fn)  # Triton keeps the error of a kernel that does not load
+            triton.autotune(configs, key=["n"], do_bench=bench, **options)(anew)[(4,)](x, 100)
+        install.uninstall()
+        return [(*which, type(error), str(error)) for *which, error in heard if error is not None]
+
+    stock = heard_with(False)
+    assert len(stock) == 1
+    assert heard_with(True) == stock
 
 
 @pytest.mark.parametrize("raced", [False, True], ids=["stock", "raced"])
