@@ -62,6 +62,12 @@ def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
     return unencodable(value, where)
 
 
+def is_numpy_bool(value: Any) -> bool:
+    """Whether a value is NumPy's bool, which `numbers` does not count as an integer, though it does Python's."""
+    kind = type(value)
+    return kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_")
+
+
 def is_numpy_scalar(value: Any) -> bool:
     """Whether a value is a NumPy scalar, which has dtype, shape and strides but is not an array."""
     return any(base.__module__ == "numpy" and base.__qualname__ == "generic" for base in type(value).__mro__)

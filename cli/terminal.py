@@ -32,7 +32,7 @@ UNLIMITED = 100_000  # columns without a terminal: nothing is cut for `grep`
 QUALITIES = {  # meaning of the words in tables; "ok" needs none
     "tied": "several configs are equally fast: the untuned config is used, or the first in the list",
     "noisy": "its times vary, so another config may be as fast; `autotuned tune` measures it again",
-    "unresolved": "it takes less time than the clock can resolve",
+    "unresolved": "it takes less time than the clock can resolve, or a budget ended before the last comparison",
 }
 INTERPRETER = {"cpu-interpreter"}
 NOISY_INTERPRETER = "its times vary; those of Triton's interpreter mean nothing for a GPU and are not measured again"

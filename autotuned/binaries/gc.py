@@ -8,7 +8,7 @@ from autotuned import disk
 from autotuned.binaries import audit, writer
 from autotuned.configfiles import exchange
 from autotuned.errors import BinaryError
-from autotuned.store import layout, locks
+from autotuned.store import locks
 from autotuned.store.gc import Freed
 
 
@@ -27,7 +27,7 @@ def run(folder: Path) -> Freed:
     """
     freed, files = Freed(), exchange.files_in(folder)
     for path in files:
-        with locks.locked(layout.config_file_lock_path(path)):
+        with locks.locked_config_file(path):
             _of_file(path, freed)
     for path, _ in audit.strays(files):
         freed.bytes += path.stat().st_size

@@ -13,7 +13,7 @@ from autotuned.configfiles import lookup, policy, writer
 from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.errors import BinaryError, ConfigFileError
 from autotuned.key.key import Key
-from autotuned.store import layout, locks
+from autotuned.store import locks
 from autotuned.typed_json import Json, canonical
 
 
@@ -51,7 +51,7 @@ def ship(path: Path, found: Mapping[tuple[str, str], Iterable[Built]]) -> int:
         ConfigFileError, BinaryError: An existing file cannot be added to.
         OSError: It cannot be written.
     """
-    with locks.locked(layout.config_file_lock_path(path)):
+    with locks.locked_config_file(path):
         config = _config(path)
         binaries = _readable(path, config)
         for (context, call), some in found.items():
@@ -125,7 +125,7 @@ def take_out(keys: Sequence[Key], path: Path) -> None:
         OSError: It cannot be read or written.
     """
     bin_path = binaries_path(path, keys[0].kernel)
-    with locks.locked(layout.config_file_lock_path(path)):  # otherwise concurrent additions would be lost
+    with locks.locked_config_file(path):  # otherwise concurrent additions would be lost
         _refuse_newer(bin_path)
         left = writer.take_out(keys, path)
         if left is None:

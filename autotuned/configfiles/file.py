@@ -272,7 +272,7 @@ def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Faul
     # Before the other fields: a newer schema may have more of them.
     schema = typed(data, dict, "file").get("schema", SCHEMA)
     if typed(schema, int, "schema") != SCHEMA:
-        remedy = "upgrade autotuned to read it" if schema > SCHEMA else "`autotuned tune --out` rewrites it"
+        remedy = "upgrade autotuned to read it" if schema > SCHEMA else "move it away and tune again"
         raise RecordError(f"expected schema {SCHEMA}, got {schema!r}; {remedy}.", where="schema")
     fields = fields_of({"rules": [], **data}, "file", {"schema", "kernel", "device", "rules", "groups"})
     reader = _Reader(empty(fields), path)

@@ -259,7 +259,8 @@ def read_anew(path: Traversable, kernel: str | None, parse: Parse = configfile.r
         return Read(None, [Fault(str(path), str(error).removeprefix(f"{path}: "))])
     file, faults = parse(content, str(path))
     if file is not None and configfile.file_name(file.kernel) != path.name:
-        wanted = f"kernel {kernel!r}" if kernel else "the kernel of its name"
+        is_wanted = kernel in (None, file.kernel)
+        wanted = "the kernel of its name" if is_wanted else f"kernel {kernel!r}"
         text = f"expected {wanted}, got {file.kernel!r}: files keep the names they are written under."
         return Read(None, [*faults, Fault(str(path), text)])
     return Read(file, faults)

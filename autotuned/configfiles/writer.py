@@ -14,7 +14,7 @@ from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.errors import ConfigFileError, OutputError
 from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key
-from autotuned.store import layout, locks
+from autotuned.store import locks
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def _add(
     rules: Rules | None,
 ) -> None:
     kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
-    with locks.locked(layout.config_file_lock_path(path)):
+    _make_folder(path, folder)
+    with locks.locked_config_file(path):
         file = shippable(path, kernel) or ConfigFile(kernel, device)
         # As this process first found it, so that a run of `tune` writes a new file in sorted order.
         file.ends = _ends.setdefault(str(path.absolute()), file.ends)
@@ -102,7 +103,7 @@ def take_out(keys: Sequence[Key], path: Path) -> ConfigFile | None:
         ConfigFileError: The file is damaged, of a newer schema or of another kernel; it is left as it is.
         OSError: It cannot be read or written.
     """
-    with locks.locked(layout.config_file_lock_path(path)):
+    with locks.locked_config_file(path):
         file = shippable(path, keys[0].kernel)
         there = [key for key in keys if file is not None and file.find(key) is not None]
         if file is not None and there:
@@ -132,12 +133,17 @@ def path_of(kernel: str, device: Device, folder: Path) -> Path:
 def write(file: ConfigFile, folder: Path) -> Path:
     """Write a file to its place in a folder and return the path."""
     path = path_of(file.kernel, file.device, folder)
-    if not path.parent.exists():
-        path.parent.mkdir(parents=True)  # with the umask's mode: the folder will be committed and shared
-        if not (folder / ATTRIBUTES).exists():
-            disk.write_text(folder / ATTRIBUTES, UNION)
+    _make_folder(path, folder)
     write_to(path, file)
     return path
+
+
+def _make_folder(path: Path, folder: Path) -> None:
+    if not path.parent.exists():
+        # With the umask's mode: the folder will be committed and shared.
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not (folder / ATTRIBUTES).exists():
+            disk.write_text(folder / ATTRIBUTES, UNION)
 
 
 def write_to(path: Path, file: ConfigFile) -> None:

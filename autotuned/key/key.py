@@ -22,6 +22,7 @@ from autotuned.typed_json import (
     digest_of_text,
     encode,
     integers,
+    is_numpy_bool,
     is_numpy_scalar,
     object_text,
     quoted,
@@ -119,7 +120,9 @@ class KeySpec(Frozen):
         """Whether the value of scalar argument `name` is in the key."""
         if name in self.constexprs or name in self.exact:
             return True
-        return isinstance(value, numbers.Integral) if self.names is None else name in self.names
+        if self.names is not None:
+            return name in self.names
+        return isinstance(value, numbers.Integral) or is_numpy_bool(value)
 
 
 def call_part(

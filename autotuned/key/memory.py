@@ -204,6 +204,24 @@ def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield name, tensor
 
 
+def is_traced(value: Any) -> bool:
+    """Whether an argument is, or holds near its root, a torch tensor without memory: meta, fake, or inside vmap."""
+    if type(value) in PLAIN:
+        return False
+    return _lacks_memory(value) or any(map(_lacks_memory, _walk(value, deque.popleft, NEAR, FIRST)))
+
+
+def _lacks_memory(value: Any) -> bool:
+    if not is_tensor_type(type(value)) or not hasattr(value, "untyped_storage"):
+        return False
+    if value.is_meta or not is_strided(value):
+        return bool(value.is_meta)
+    try:
+        return bool(value.untyped_storage().device.type == "meta")
+    except (NotImplementedError, RuntimeError):  # vmap's, and those of other function transforms
+        return True
+
+
 def _is_plain_array(value: Any) -> bool:
     kind: Any = type(value)
     return is_tensor_type(kind) and is_strided(value) and not holds_objects(value)

@@ -20,7 +20,7 @@ from autotuned import _native
 from autotuned.key.key import KeySpec, is_descriptor, is_tensor
 from autotuned.key.memory import gpu_within
 from autotuned.launch.codegen import MISSING, private_prefix
-from autotuned.typed_json import is_numpy_scalar
+from autotuned.typed_json import is_numpy_bool, is_numpy_scalar
 
 if TYPE_CHECKING:
     from autotuned.launch.bound import Bound
@@ -345,7 +345,7 @@ class PyLauncher:
             item_words(self._spec, self._places, name, value)  # raises before any code is generated
             scope[f"{ours}items"] = partial(item_words, self._spec, self._places)
             return f"{ours}items({name!r}, {name})"
-        if in_key or issubclass(kind, _TOLD):
+        if in_key or issubclass(kind, _TOLD) or is_numpy_bool(value):
             return None
         scope[f"{ours}opaque"] = opaque
         return f"{ours}opaque({name})"

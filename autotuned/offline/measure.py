@@ -17,7 +17,7 @@ from autotuned.offline import replay, targets
 from autotuned.offline.cases import Case, Cases, reason
 from autotuned.offline.device import tensors_on
 from autotuned.offline.members import Members
-from autotuned.offline.results import CaseResult, Observer
+from autotuned.offline.results import INTERRUPTED, CaseResult, Observer
 from autotuned.offline.targets import Found
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import sources
@@ -60,6 +60,7 @@ class Measurer:
         self._cases = cases
         self._outdated: set[str] = set()  # kernels reported to have configs without a recorded grid
         self.seen: set[str] = set()
+        self.cut_off: CaseResult | None = None  # the case that Ctrl-C ended
 
     @cached_property
     def _members(self) -> Members:
@@ -77,6 +78,10 @@ class Measurer:
             else:
                 call, excluded = self._identified(case, measured)
                 self._tune(case, call, measured, excluded, budget_s)
+        except KeyboardInterrupt:
+            result.status, result.reason = "skipped", INTERRUPTED
+            self.cut_off = result
+            raise
         except Exception as error:  # any error of the user's kernel, pruners and hooks
             result.reason = reason(error)
             measured.entry = measured.record = None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autotuned.store.record import Quality
 
 EXECUTORS = ("local", "ray")
+INTERRUPTED = "interrupted"  # the reason of a case that Ctrl-C cut off; its times are kept
 
 
 @dataclass(frozen=True)

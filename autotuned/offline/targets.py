@@ -194,6 +194,8 @@ def _module_missing(name: str, missing: str, target: str) -> str:
 
 def _import_file(path: Path, target: str) -> ModuleType:
     path = path.expanduser().absolute()
+    if path.is_dir():
+        raise _error(target, f"expected a file, got the folder {path}.")
     if not path.is_file():
         near = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], 1)
         hint = f" Did you mean {str(path.with_name(near[0]))!r}?" if near else ""

@@ -160,6 +160,7 @@ class InProcess:
                 open_count -= case.count
         except KeyboardInterrupt:
             self._result.interrupted = True
+            self._result.cases += filter(None, [self._measurer.cut_off])
 
     def _left_s(self) -> float | None:
         """Seconds left of the budget; None without one."""

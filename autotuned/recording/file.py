@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,14 +56,18 @@ class Writer:
     """Appends lines to a file, each with one system call, so that lines of several processes do not mix.
 
     Raises:
-        OSError: The file cannot be opened.
+        OSError: The file cannot be opened, or is a pipe, for whose reader the program would wait.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
         self._descriptor = os.open(path, flags, 0o666)
-        if os.fstat(self._descriptor).st_size:  # a killed process may have left a partial line
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        if status.st_size:  # a killed process may have left a partial line
             disk.write_all(self._descriptor, b"\n")
 
     def call(self, recorded: RecordedCall, identity: str) -> None:
@@ -194,7 +200,7 @@ def _nothing_in(path: Path, strange: int, others: str) -> str:
         return (
             f"expected recorded calls of this version, got those of another{others}. Record again, or update this one."
         )
-    got = "none" if not strange else f"{strange} lines that are none"
+    got = "none" if not strange else "a line that is none" if strange == 1 else f"{strange} lines that are none"
     return (
         f"expected recorded calls, one JSON object per line, got {got}. `autotuned record {path.name} -- COMMAND` "
         "writes them; the command must call a tuned kernel."

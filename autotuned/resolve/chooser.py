@@ -334,6 +334,8 @@ class Chooser:
             return Look(None, "absent")
         if question.force or (question.mode == "search" and choice.origin is not Origin.SEARCH):
             return Look(None, "mode", "known choices are measured again")
+        if choice.origin in sources.unserved(question.mode == "strict", question.must_search):
+            return Look(None, "absent", "what it knows is for another call or context, and is looked up again")
         if choice.conditions is not None and (lack := conditions.lack(choice.conditions, question.needed)):
             return Look(None, "weaker conditions", f"measured {lack}")
         found = self._for_these(choice, question)

@@ -187,6 +187,12 @@ def places(
         yield Origin.NEAREST, lambda key, candidates: lookup.look_nearest(key, candidates, factors, needed)
 
 
+def unserved(strict: bool, exact: bool) -> tuple[Origin, ...]:
+    """Origins of which a remembered choice may be one that these `places` do not have: another mode found it."""
+    others = Origin.LADDER, Origin.RULE, Origin.NEAREST
+    return (Origin.BINARY, *others) if exact else others if strict else ()
+
+
 def _a_policy_allows_rules() -> bool:
     module = loaded("configfiles.lookup")  # imported if a folder is registered
     return module is not None and module.allow_rules()

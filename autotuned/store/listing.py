@@ -69,6 +69,8 @@ def named(names: Iterable[str], wanted: str) -> list[str]:
 def _hint(known: list[str], wanted: str) -> str:
     if not known:
         return f": nothing is stored in {layout.root()}, and there are no config files."
+    if inside := [name for name in known if name.startswith(f"{wanted}.")]:
+        return f". Kernels in it are {', '.join(inside[:8])}{', ...' if len(inside) > 8 else ''}."
     short = {name.rpartition(".")[2]: name for name in known}
     near = [short.get(name, name) for name in difflib.get_close_matches(wanted, [*known, *short], 3)]
     return (

@@ -82,6 +82,54 @@ def locked(path: Path, between_processes: bool = True, timeout_s: float | None =
         yield lock
 
 
+@contextmanager
+def locked_config_file(path: Path) -> Iterator[None]:
+    """Hold a config file in a `with` block against its other writers on this host.
+
+    The lock file is in the cache folder, which another writer may not share, and belongs to one name of the file. So
+    the file's folder, if it exists, is locked too, which leaves nothing in it.
+    """
+    with locked(layout.config_file_lock_path(path)), _folder_locked(path.parent):
+        yield
+
+
+@contextmanager
+def _folder_locked(folder: Path) -> Iterator[None]:
+    """Hold a folder against processes and threads, if it exists and can be locked."""
+    held = _held.__dict__.setdefault("folders", set())
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, ImportError):  # it does not exist, or this system locks no folders
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            status = os.fstat(descriptor)
+            one = status.st_dev, status.st_ino
+            if one not in held:  # this thread would wait for itself
+                stack.callback(held.discard, one)
+                _flock(stack, descriptor, folder)
+                held.add(one)
+        yield
+
+
+def _flock(stack: contextlib.ExitStack, descriptor: int, folder: Path) -> None:
+    """Lock an open folder until the stack closes, or continue after a timeout; OSError if there are no locks here."""
+    import fcntl  # not on Windows
+
+    def unlock(owner: int) -> None:
+        if os.getpid() == owner:  # not in a forked child: its parent holds the lock
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough while a child has the descriptor
+
+    end = time.monotonic() + LOCK_TIMEOUT_S
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_POLL_S)
+        else:
+            stack.callback(unlock, os.getpid())
+            return
+    log.warning("folder %s was not free after %.0f s; continuing without a lock.", folder, LOCK_TIMEOUT_S)
+
+
 def depth() -> int:
     """Number of locks that this thread holds or runs without."""
     return len(_held.__dict__.get("paths", ()))

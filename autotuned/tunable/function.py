@@ -12,7 +12,7 @@ from autotuned.errors import DecorationError
 from autotuned.gpu import device
 from autotuned.gpu.device import Device
 from autotuned.key import source
-from autotuned.key.memory import gpu_of
+from autotuned.key.memory import gpu_of, is_traced
 from autotuned.triton_compat import kernel
 from autotuned.tunable.call import Call
 from autotuned.tunable.tunable import Tunable
@@ -47,6 +47,10 @@ class TunableFunction(Tunable):
         """The GPU of the first GPU array in the arguments, else this machine's CPU."""
         index = next((index for value in call.arguments.values() if (index := gpu_of(value)) is not None), None)
         return device.cpu() if index is None else device.cuda(index)
+
+    def launches(self, call: Call, config: Any) -> bool:
+        """False for tensors without memory, as while torch traces: times with them say nothing about others."""
+        return not any(map(is_traced, call.arguments.values()))
 
     def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:
         """Versions of the distributions in `toolchain=`."""

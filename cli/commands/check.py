@@ -69,7 +69,9 @@ def _failed(found: CheckResult) -> str:
     words = [terminal.counted(len(found.faults), "fault")]
     if beaten:
         words.append(f"{terminal.counted(beaten, 'choice')} lose to the untuned config (--fix drops them)")
-    return ", ".join([*words, f"{len(found.lost) - beaten} choices lose by more than {found.tolerance:.0%}"])
+    if found.measured is not None:
+        words.append(f"{len(found.lost) - beaten} choices lose by more than {found.tolerance:.0%}")
+    return ", ".join(words)
 
 
 def _print(found: CheckResult) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autotuned.errors import NoDeviceError
+from autotuned.errors import KernelNameError, NoDeviceError
 from autotuned.gpu import device
 from autotuned.key.key import Key
 from autotuned.offline.report.stored import kernels, of_kernel
@@ -28,7 +28,7 @@ def explain_(
         typer.Argument(
             metavar="KERNEL",
             autocompletion=complete,
-            help="A kernel's name or a dotted suffix, or a target: app.kernels:matmul, kernels.py.",
+            help="A kernel's name or a dotted suffix, or a target: app.kernels:matmul, app.kernels:, kernels.py.",
         ),
     ],
     digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin with this.")] = None,
@@ -55,7 +55,10 @@ def explain_(
 
 
 def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
-    name = listing.one_named(kernels(quietly=True), wanted)
+    try:
+        name = listing.one_named(kernels(quietly=True), wanted)
+    except KernelNameError as error:
+        raise _may_be_module(error, wanted) from None
     found: dict[str, Explanation] = {}
     with explain.reading_once():
         for stored in of_kernel(name, heads=True, quietly=True):
@@ -63,6 +66,13 @@ def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
             assert explanation.key is not None
             found.setdefault(explanation.key.digest, explanation)  # keys of the same call are equal in this context
     return name, [*found.values(), *_damaged(name)]
+
+
+def _may_be_module(error: KernelNameError, wanted: str) -> KernelNameError:
+    """The error with what to write for a module, which is not imported to find out."""
+    is_name = bool(wanted) and all(map(str.isidentifier, wanted.split(".")))
+    hint = f" To explain the cases of a module, add a colon: `autotuned explain {wanted}:`." if is_name else ""
+    return KernelNameError(f"{error}{hint}", name=wanted)
 
 
 def _damaged(kernel: str) -> Iterator[Explanation]:

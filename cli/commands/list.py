@@ -13,7 +13,7 @@ import typer
 import autotuned
 from autotuned.configfiles import lookup
 from autotuned.key.words import call_words
-from autotuned.offline.report.stored import Filter, Stored, choices, kernels
+from autotuned.offline.report.stored import Filter, Stored, apart, choices, kernels
 from autotuned.offline.report.usage import Missing, Usage
 from autotuned.recording import file
 from autotuned.store import layout, listing
@@ -21,7 +21,7 @@ from autotuned.store import layout, listing
 from .. import terminal
 from ..views.names import Kernel, OnlyKernel, kernel_of, recording_of
 
-HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality=", "key?")
+HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality=", "differs in~=", "key?")
 UNUSED_HEADERS = ("kernel~=", "call~", "config~", "toolchain=", "source=", "key?")
 MISSING_HEADERS = ("kernel~=", "call~", "tuned != used, from the nearest~", "calls>", "key?")
 TABLE_ROWS = 200  # the rest is written line by line, since one large table would take much memory and minutes
@@ -137,13 +137,18 @@ def _print_json(found: Iterable[Stored]) -> None:
 def _print(kernel: str, found: Iterator[Stored]) -> set[tuple[str | None, str | None]]:
     """Print a kernel's choices; returns the quality and device of those in the table."""
     first = list(itertools.islice(found, TABLE_ROWS))
-    terminal.print_table(HEADERS, [_cells(stored) for stored in first], kernel)
+    terminal.print_table(HEADERS, list(_rows(first)), kernel)
     while terminal.is_read() and (some := list(itertools.islice(found, TABLE_ROWS))):
-        terminal.say("\n".join("  ".join(_cells(stored)) for stored in some), whole=True)
+        terminal.say("\n".join("  ".join(filter(None, row)) for row in _rows(some)), whole=True)
     return {(stored.quality, stored.device) for stored in first}
 
 
-def _cells(stored: Stored) -> list[str]:
+def _rows(found: Sequence[Stored]) -> Iterator[list[str]]:
+    differing = apart(found)
+    return (_cells(stored, differing.get(id(stored), "")) for stored in found)
+
+
+def _cells(stored: Stored, differing: str) -> list[str]:
     return [
         stored.call_words,
         stored.config_words,
@@ -152,5 +157,6 @@ def _cells(stored: Stored) -> list[str]:
         stored.place,
         terminal.time_words(stored.median_us),
         stored.quality or "n/a",
+        differing,
         stored.digest[:12],
     ]

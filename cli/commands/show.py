@@ -9,7 +9,7 @@ import typer
 
 from autotuned.key.nearest_key import parts
 from autotuned.key.words import value_words
-from autotuned.offline.report.stored import Filter, Stored, choices, kernels
+from autotuned.offline.report.stored import Filter, Stored, apart, choices, kernels, shipped
 from autotuned.store import listing
 from autotuned.store.record import Timing, TuningRecord, identity_of
 from autotuned.typed_json import Json
@@ -47,11 +47,29 @@ def show(
     if as_json:
         terminal.print_json({"kernel": name, "keys": [_json(stored) for stored in chosen]})
         return
+    hidden: list[Stored] = []
+    if not (full or digest or device or triton):
+        chosen, hidden = _own_last(name, chosen)
+    differing = apart(chosen)
     for stored in chosen:
-        (_print_all if full else _print)(stored)
+        if full:
+            _print_all(stored)
+        else:
+            _print(stored, differing.get(id(stored), ""))
+    if hidden:
+        places = ", ".join(dict.fromkeys(stored.device for stored in hidden))
+        count = terminal.counted(len(hidden), "choice")
+        terminal.say(f"This package ships {count} for {places}: `autotuned list {name}`, or --device.\n")
     terminal.print_qualities((stored.quality, stored.device) for stored in chosen)
     if not full:
         terminal.say("--full shows every config and every part of the key.")
+
+
+def _own_last(name: str, found: list[Stored]) -> tuple[list[Stored], list[Stored]]:
+    """The choices of a kernel that are not from this package's files, and those that are; if all are, these first."""
+    users = {path for path, _, _ in shipped(name, own=False)}
+    kept = [stored for stored in found if stored.record is not None or stored.path in users]
+    return (kept, [stored for stored in found if stored not in kept]) if kept else (found, [])
 
 
 def _json(stored: Stored) -> dict[str, Json]:
@@ -70,7 +88,7 @@ def _sorted(record: TuningRecord) -> list[Timing]:
     return sorted(record.timings, key=lambda timing: float("inf") if timing.median_us is None else timing.median_us)
 
 
-def _print(stored: Stored) -> None:
+def _print(stored: Stored, differing: str) -> None:
     record = stored.record
     gain = "" if stored.vs_default is None else f", {terminal.ratio_words(stored.vs_default)} the untuned speed"
     terminal.print_heading(f"{stored.key.kernel}  {stored.call_words}")
@@ -79,6 +97,7 @@ def _print(stored: Stored) -> None:
         ("time", terminal.time_words(stored.median_us) + gain + (f", {record.quality}" if record else "")),
         ("for", ", ".join(word for word in (stored.device, stored.toolchain) if word != "n/a")),
         ("key", stored.digest[:12]),
+        *([("differs in", differing)] if differing else []),
         *(_members(record) if record is not None else ()),
         ("file", stored.path),
     ])  # fmt: skip

@@ -11,7 +11,7 @@ import typer
 
 import autotuned
 from autotuned.key.words import call_words
-from autotuned.offline.results import CaseResult, TuneResult
+from autotuned.offline.results import INTERRUPTED, CaseResult, TuneResult
 
 from .. import following, terminal
 from ..progress import Display, case_words, time_words
@@ -19,7 +19,7 @@ from ..progress import Display, case_words, time_words
 if TYPE_CHECKING:
     from autotuned.offline.plan import Plan, PlannedCase
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 HEADERS = ("call~", "config~", "source=?", "time>", "vs default>", "quality")
 PLAN_HEADERS = ("call~", "device=~", "configs>", "to do~", "about>")
 
@@ -96,7 +96,7 @@ def tune(
     if follow:
         ray = executor != "local"
         others = {"--out": out, "--binaries": binaries, "--force": force, "--budget": budget, "--executor": ray}
-        raise typer.Exit(following.follow(targets, others, devices, isolate, timeout, as_json, INTERRUPTED))
+        raise typer.Exit(following.follow(targets, others, devices, isolate, timeout, as_json, EXIT_INTERRUPTED))
     try:
         workers = bool(devices) or executor != "local" or isolates(isolate)
         with terminal.users_output(as_json), Display(workers) as display:
@@ -160,7 +160,7 @@ def _print(result: TuneResult, as_json: bool) -> None:
     several = len({case.device for case in result.cases if case.device}) > 1
     for (kernel, device), group in groupby(result.cases, lambda case: (case.kernel, case.device if several else None)):
         cases = list(group)
-        begun = [_cells(case) for case in cases if case.status != "skipped"]
+        begun = [_cells(case) for case in cases if case.status != "skipped" or case.reason == INTERRUPTED]
         heading = f"{kernel}  on {device}" if device else kernel
         if begun:
             terminal.print_table(HEADERS, begun, heading)
@@ -208,7 +208,7 @@ def _exit_code(result: TuneResult) -> int:
     """The exit code documented in the command's help, explained on stderr unless it is 0."""
     if result.interrupted:
         terminal.remark("interrupted; results so far are kept. Run the same command again to continue.")
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     if not result.cases:
         raise terminal.fail(f"there is nothing to measure: the generators of cases yield none. {_hint()}")
     failed, open_ = result.failed, result.unfinished

@@ -12,8 +12,10 @@ from given import BEST, WORK, Write
 from given import keep as _keep
 from given import work as _work
 
-from autotuned.configfiles import lookup
+from autotuned.configfiles import lookup, policy, writer
+from autotuned.configfiles.file import Entry
 from autotuned.gpu import device
+from autotuned.key.key import Key
 from autotuned.store import layout, listing, records
 from autotuned.store.record import Timing, TuningRecord
 
@@ -191,6 +193,42 @@ def test_a_long_listing_is_whole_and_read_from_heads_only(monkeypatch):
     assert json.loads(_run("list", "other", "--json").stdout)["choices"][0]["kernel"] == "app.other"
 
 
+def _put(key: Key, winner: bool = True) -> None:
+    config = form(FakeConfig({"BLOCK": 64}))
+    timing = Timing(config, 10.0, 10.0, 10.0, 40)
+    found = (config, 10.0, "ok") if winner else (None, None, "unresolved")
+    assert records.keep(TuningRecord(key, *found, (timing,)))
+
+
+def test_choices_that_look_alike_say_in_what_they_differ() -> None:
+    for parts in ({"version": "1"}, {"version": "2"}, {"version": "2", "trial": {"timer": "0123456789abcdef"}}):
+        _put(make_key(**parts))
+    words = [word for word in _run("list", "app.k").stdout.split() if word.startswith(("version=", "trial."))]
+    assert sorted(words) == ["trial.timer=0123456789ab", "version=1", "version=2", "version=2"]
+    assert _run("show", "app.k").stdout.count("version=2 trial.timer=0123456789ab") == 1
+
+
+def test_an_unfinished_search_has_no_quality() -> None:
+    _put(make_key(), winner=False)
+    assert "clock" not in _run("list", "app.k").stdout
+    assert [choice["quality"] for choice in _json("list")["choices"]] == [None]
+
+
+def test_show_of_a_kernel_of_this_package_leaves_its_shipped_choices_to_list_once_there_are_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        entry = Entry(make_key(n).call, form(FakeConfig({"BLOCK": 64})), 10.0, None)
+        writer.ship(make_key(n), entry, tmp_path)
+    monkeypatch.setitem(lookup._packages, "own", [lookup.Folder(tmp_path, policy.DEFAULTS, package="autotuned")])
+    shipped = _run("show", "app.k").stdout
+    assert shipped.count("chosen ") == 3 and "This package ships" not in shipped
+    _put(make_key(9))
+    kept = _run("show", "app.k").stdout
+    assert kept.count("chosen ") == 1 and "This package ships 3 choices for " in kept
+    assert _run("show", "app.k", "--device", "nvidia").stdout.count("chosen ") == 4
+
+
 # -- explain ----------------------------------------------------------------------------------------------------------
 
 
@@ -234,3 +272,5 @@ def test_explain_of_nothing(write: Write) -> None:
     assert "nothing is stored in" in _error("explain", "work")
     _run("tune", _work(write, "1"))
     assert "no key begins with 'xyz'" in _error("explain", "work", "xyz")
+    assert "`autotuned explain mod_work:`" in (text := _error("explain", "mod_work")) and "Kernels in it are" in text
+    assert "key" in _run("explain", "mod_work:").stdout

@@ -191,7 +191,7 @@ MALFORMED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "null": (lambda data: None, "file: expected dict, got NoneType None"),
     "newer schema": (put("schema", value=3), "expected schema 2, got 3; upgrade autotuned to read it."),
     "newer schema with new fields": (lambda data: {"schema": 3, "stuff": 1}, "expected schema 2, got 3; upgrade"),
-    "older schema": (put("schema", value=1), "expected schema 2, got 1; `autotuned tune --out` rewrites it."),
+    "older schema": (put("schema", value=1), "expected schema 2, got 1; move it away and tune again."),
     "schema true": (put("schema", value=True), "schema: expected int, got bool True."),
     "schema text": (put("schema", value="1"), "schema: expected int, got str '1'."),
     "no schema": (drop("schema"), "file: field 'schema' is missing."),

@@ -133,6 +133,7 @@ def test_integers_of_numpy_are_integers() -> None:
     assert part(n=np.int64(7))["values"] == {"n": {"numpy": ["int64", 7]}}
     assert part(names("n"), n=np.int64(7))["values"] == {"n": {"numpy": ["int64", 7]}}
     assert part(x=np.float32(7)) == {"tensors": {}, "values": {}, "none": []}
+    assert part(flag=np.bool_(True))["values"] != part(flag=np.bool_(False))["values"] != {}
 
 
 X = FakeTensor(64, 2048)

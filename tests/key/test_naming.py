@@ -103,8 +103,10 @@ def test_generated_code_in_a_temporary_file_is_tuned_once(tmp_path: Path, make: 
         imported += (
             f"sys.path.insert(0, str(pathlib.Path(path).parent))\nkernel = importlib.import_module({stem}).kernel"
         )
-    said = [run(imported + TOLD, tmp_path, seed) for seed in SEEDS]
+    (temporary := tmp_path / "temporary").mkdir()  # removed with what the programs leave in it
+    said = [run(imported + TOLD, tmp_path, seed, TMPDIR=str(temporary)) for seed in SEEDS]
     assert [searches for _, searches in said] == [1, 0] and said[0][0] == said[1][0]
+    assert len(list(temporary.iterdir())) == 2
 
 
 def test_code_without_a_file_is_tuned_once(tmp_path: Path) -> None:

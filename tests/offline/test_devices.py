@@ -192,14 +192,16 @@ def test_ctrl_c_ends_all_processes_and_keeps_what_was_measured(tmp_path, fake):
     assert process.returncode == 130, err
     found = json.loads(out)
     assert found["interrupted"]
-    assert 0 < len(found["cases"]) < 2000
-    assert len(list(listing.all_records())) >= len(found["cases"])
+    done = [case for case in found["cases"] if case["status"] == "done"]
+    cut_off = [case for case in found["cases"] if case not in done]
+    assert 0 < len(done) < 2000 and {case["reason"] for case in cut_off} <= {"interrupted"} and len(cut_off) <= 2
+    assert len(list(listing.all_records())) >= len(done)
     [file] = found["files"]
-    assert len(re.findall(r'"median_us"', Path(file).read_text())) == len(found["cases"])
+    assert len(re.findall(r'"median_us"', Path(file).read_text())) == len(done)
     assert not [pid for pid in {line[1] for line in log(tmp_path)} if Path(f"/proc/{pid}").exists()]
-    again = tune(tmp_path, variables, "--devices", "all", count=len(found["cases"]))
+    again = tune(tmp_path, variables, "--devices", "all", count=len(done))
     assert {case["source"] for case in again["cases"]} <= {"stored", "measured"}
-    assert [case["source"] for case in again["cases"]].count("stored") >= len(found["cases"]) - 2
+    assert [case["source"] for case in again["cases"]].count("stored") >= len(done) - 2
 
 
 def test_processes_end_with_the_command_that_started_them(tmp_path, fake):

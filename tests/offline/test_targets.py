@@ -181,6 +181,8 @@ def test_a_dot_in_place_of_the_colon_is_recognised(write: Write) -> None:
 def test_a_missing_file_names_the_nearest(write: Write) -> None:
     path = write("kernels_y.py", TUNED)
     assert f"there is no file {path.with_name('kernel_y.py')}. Did you mean {str(path)!r}?" in _refusal("kernel_y.py")
+    (folder := path.with_name("kernels_z.py")).mkdir()
+    assert f"expected a file, got the folder {folder}." in _refusal("kernels_z.py")
 
 
 FAILING = {

@@ -172,6 +172,17 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
         file.read(tmp_path / "none.jsonl")
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_pipe_is_refused_rather_than_waited_for(tmp_path, is_read):
+    os.mkfifo(pipe := tmp_path / "calls.jsonl")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) if is_read else os.open(os.devnull, os.O_RDONLY)
+    try:
+        with pytest.raises(RecordingError, match="cannot be written"), autotuned.record(pipe):
+            pass
+    finally:
+        os.close(reader)
+
+
 # -- processes ----------------------------------------------------------------------------------------------------
 
 APP = """

@@ -62,6 +62,38 @@ def test_scalars_in_the_key_are_told_apart(values):
     assert function.cache_info().searches == len(values)
 
 
+def test_both_values_of_numpys_bool_have_a_choice_of_their_own_without_a_list():
+    function = make(lambda flag, step: step)(CONFIGS)
+    for value in (np.bool_(True), np.bool_(False), np.bool_(True), True):
+        function(value)
+    assert function.cache_info().searches == 3
+
+
+def fake(torch, call):
+    with pytest.importorskip("torch._subclasses.fake_tensor").FakeTensorMode():
+        call(torch.ones(5))
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        lambda torch, call: call(torch.ones(5, device="meta")),
+        lambda torch, call: torch.vmap(lambda x: [x, call(x)][0])(torch.ones(2, 5)),
+        fake,
+    ],
+    ids=["meta", "vmap", "fake"],
+)
+def test_tensors_without_memory_are_neither_measured_nor_answered_for_real_ones(trace):
+    torch = pytest.importorskip("torch")
+    function = make(lambda x, step: step)(CONFIGS)
+    trace(torch, function)
+    assert function.cache_info().searches == 0 and not records()
+    function(torch.ones(5))
+    assert function.cache_info().searches == 1
+    trace(torch, function)  # the same choice
+    assert function.cache_info().searches == 1
+
+
 def test_negative_zero_is_one_key():
     function = make(lambda x, n, step: None, key=["n"])(CONFIGS)
     for value in (0.0, -0.0, float("nan"), -float("nan")):

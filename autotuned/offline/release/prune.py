@@ -99,7 +99,8 @@ def prune(paths: PathLike | Iterable[PathLike], *, calls: str | os.PathLike[str]
             try:
                 writer.take_out([one.key for one in unused], path)
             except (AutotunedError, OSError) as error:
-                result.faults.append(Fault(str(path), str(error).removeprefix(f"{path}: ")))
+                text = str(error).removeprefix("config file ").removeprefix(f"{path}: ")
+                result.faults.append(Fault(str(path), text))
                 unused = []
         result.entries += unused
         result.kept += sum(1 for _ in config.entries()) - len(unused)

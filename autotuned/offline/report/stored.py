@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +18,7 @@ from autotuned.errors import KernelNameError
 from autotuned.gpu.device import from_json
 from autotuned.key import words
 from autotuned.key.key import Key
+from autotuned.key.nearest_key import parts
 from autotuned.store import listing
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Quality, TuningRecord
@@ -206,6 +207,27 @@ def of_kernel(
     yield from in_order(_first(found) if once else found)
 
 
+def apart(found: Sequence[Stored]) -> dict[int, str]:
+    """What tells choices apart whose call, device, toolchain and place look alike: other parts of their keys, by id."""
+    alike: dict[tuple[str, ...], list[Stored]] = {}
+    for stored in found:
+        looks = stored.call_words, stored.device, stored.toolchain, stored.place
+        alike.setdefault(looks, []).append(stored)
+    return {id(stored): words for some in alike.values() if len(some) > 1 for stored, words in _apart(some)}
+
+
+def _apart(alike: Sequence[Stored]) -> Iterator[tuple[Stored, str]]:
+    leaves = [{name: words.value_words(value) for name, value in _beside(stored.key)} for stored in alike]
+    names = [name for name in dict.fromkeys(itertools.chain(*leaves)) if len({leaf.get(name) for leaf in leaves}) > 1]
+    for stored, leaf in zip(alike, leaves):
+        yield stored, " ".join(f"{name}={leaf[name]:.12}" for name in names if name in leaf)
+
+
+def _beside(key: Key) -> Iterator[tuple[str, Json]]:
+    """The parts of a key that its call and toolchain do not show."""
+    return parts({"tuner": key.call.get("tuner", {}), **key.context})
+
+
 def in_order(found: Iterable[Stored]) -> Iterator[Stored]:
     """Sort choices by device, call, toolchain and place, in blocks of `listing.BLOCK`; drops malformed ones."""
     found = iter(found)
@@ -239,7 +261,8 @@ def _records(found: Iterable[tuple[str | Path, TuningRecord]]) -> Iterator[Store
         if record.key.digest != Path(path).stem:
             log.warning("left out: %s is malformed (its key does not match its file name).", path)
             continue
-        chosen = record.winner, record.median_us, record.quality
+        quality = record.quality if record.winner is not None else None  # of a choice; an unfinished search has none
+        chosen = record.winner, record.median_us, quality
         yield Stored(record.key, *chosen, record.vs_default, os.fspath(path), record, record.conditions)
 
 

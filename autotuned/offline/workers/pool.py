@@ -10,7 +10,7 @@ from autotuned.configfiles.entry import Entry, load_entry
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
 from autotuned.offline.cases import share
-from autotuned.offline.results import CaseResult, Observer, Options, TuneResult
+from autotuned.offline.results import INTERRUPTED, CaseResult, Observer, Options, TuneResult
 from autotuned.offline.workers import process
 from autotuned.offline.workers.interrupts import Interrupts
 from autotuned.offline.workers.process import Ending
@@ -72,6 +72,9 @@ class Pool:
             except KeyboardInterrupt:
                 self._result.interrupted = True
                 self._finish()
+                for slot in self._alive():
+                    if slot.case is not None:
+                        self._skip([slot.case], self._queue(slot), "skipped", INTERRUPTED)
             finally:
                 for slot in self._slots:
                     if slot.process is not None:

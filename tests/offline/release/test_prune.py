@@ -204,3 +204,14 @@ def test_wrong_usage_of_the_command(monkeypatch):
     assert "expected --unused" in run("prune", "tuned", code=2).stderr
     assert "give --calls" in run("prune", "tuned", "--unused", code=2).stderr
     assert "calls.jsonl" in error("prune", "tuned", "--unused", "--calls", "calls.jsonl")
+
+
+def test_a_renamed_file_is_left_as_it_is_and_said_once_by_its_name():
+    [path] = shipped(of(1), of(2))
+    renamed = path.rename(path.with_name("app.other.json"))
+    found = autotuned.prune(["tuned"], calls=recorded(of(1)))
+    assert [str(fault) for fault in found.faults] == [
+        f"config file {renamed}: expected the kernel of its name, got 'app.k': files keep the names they are written "
+        "under. It is left as it is: repair it, or move it away."
+    ]
+    assert left() == {of(1), of(2)}
