@@ -80,7 +80,10 @@ def _write(out: Path, found: Report | Comparison) -> None:
     text = page.compared(found) if isinstance(found, Comparison) else page.of(found)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_text(out, text)
+        if out.exists() and not out.is_file():  # a pipe or a device, which must not be replaced
+            out.write_text(text)
+        else:
+            disk.write_text(out, text)
     except OSError as error:
         raise terminal.cannot_write(out, error.strerror or error) from error
     terminal.remark(f"wrote {out}")

@@ -1,7 +1,10 @@
 """`autotuned report`: the numbers, the table and the page."""
 
 import json
+import os
 import re
+import stat
+import threading
 from html.parser import HTMLParser
 from importlib.metadata import entry_points
 
@@ -318,6 +321,18 @@ def test_no_word_of_a_scale_is_cut_off(slowest):
     strip = plots.strip([plots.Dot(1.0, "a"), plots.Dot(slowest, "b")])
     words = re.findall(r'<text class="tick" x="([\d.]+)" y="31" text-anchor="middle">([\d.]+x)', strip)
     assert words and all(float(x) + 3 * len(word) <= plots.STRIP_WIDTH for x, word in words)
+
+
+def test_a_page_goes_through_a_pipe_which_stays(tmp_path):
+    keep()
+    os.mkfifo(pipe := tmp_path / "page.html")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    run("app.k", "--out", str(pipe))
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    reader.join()
+    assert "</html>" in read[0]
 
 
 def test_a_page_that_cannot_be_written_is_said(tmp_path):
