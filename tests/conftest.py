@@ -327,6 +327,7 @@ def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setitem(lookup._packages, "own", [])
     yield
     _forget()
+    _refuse_installed()
 
 
 @pytest.fixture
@@ -386,6 +387,14 @@ def _forget() -> None:
     log.handlers.clear()
     log.setLevel(logging.NOTSET)
     log.propagate = True
+
+
+def _refuse_installed() -> None:
+    """Name the test that leaves `install()` on: others would fail in its place."""
+    module = sys.modules.get("autotuned.dropin.install")
+    if module is not None and getattr(module._installed.run, "active", False):
+        module.uninstall()
+        pytest.fail("expected that the test undoes install(), got a process in which it is on")
 
 
 @pytest.fixture

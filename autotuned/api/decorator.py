@@ -283,7 +283,7 @@ class _Given(Frozen):
                 names=None if self.key is None else tuple(names.key),
                 functions={_function_name(f, i): f for i, f in enumerate(self.key or ()) if callable(f)},
                 buckets=dict(self.bucket),
-                constexprs=frozenset(p.name for p in tunable.parameters if p.constexpr),
+                constexprs=triton_names.constexprs(tunable.parameters),
             ),
             computed=computed,
             declared=computed if _is_space(self.configs) else None,

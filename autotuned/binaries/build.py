@@ -8,7 +8,7 @@ from typing import Any
 
 from autotuned._startup import Frozen
 from autotuned.binaries.serve import Server
-from autotuned.binaries.variant import Code, Form, Variant, form_of
+from autotuned.binaries.variant import Code, Form, Variant
 from autotuned.errors import BinaryError
 from autotuned.triton_compat import descriptors, specialization
 from autotuned.triton_compat import kernel as toolchain
@@ -53,7 +53,7 @@ class Builder:
         special = self._server.specialize(call, config, code.arch)
         seen: set[str] = set()
         for number, one in enumerate([special, *specialization.generic(self._jit, special)]):
-            form = form_of(one, self._server.constexprs)
+            form = self._server.form_of(one)
             if form is None:
                 kinds = [str(type_) for type_ in one.signature.values()]
                 raise BinaryError(

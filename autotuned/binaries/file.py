@@ -235,8 +235,10 @@ def is_of_newer(path: Path) -> bool:
 def _read(content: bytes, path: str) -> BinaryFile:
     line, found, _ = content[:HEAD].partition(b"\n")
     words = line.decode("ascii", "replace").split(" ")
-    if not found or words[0] != _MAGIC or len(words) < 2 or not words[1].isdecimal():
+    if words[0] != _MAGIC or len(words) < 2 or not words[1].isdecimal():
         raise ValueError(f"expected a file that begins with {_MAGIC!r}, got {line[:40]!r}.")
+    if not found:
+        raise ValueError(f"expected a first line of at most {HEAD} bytes, got no end of it: the file is truncated.")
     if int(words[1]) != SCHEMA:
         raise ValueError(f"expected schema {SCHEMA}, got {int(words[1])}: upgrade autotuned to read it.")
     if len(words) != 4 or not words[2].isdecimal():

@@ -14,7 +14,7 @@ from autotuned._startup import Frozen
 from autotuned.binaries import folders, libcuda
 from autotuned.binaries.folders import Kernel, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded
-from autotuned.binaries.variant import Code, Form, Variant, difference, form_of_call
+from autotuned.binaries.variant import Code, Form, Variant, difference, form_of, form_of_call
 from autotuned.configfiles import lookup, policy
 from autotuned.configfiles.entry import Entry
 from autotuned.configfiles.file import ConfigFile
@@ -62,7 +62,6 @@ class Server:
     Attributes:
         name: The kernel's name.
         jit: Triton's function.
-        constexprs: Names of its constexpr parameters.
     """
 
     def __init__(self, tunable: TunableKernel, version: Json) -> None:
@@ -72,7 +71,6 @@ class Server:
         self._kernel = Kernel(tunable.name, str(tunable.function.__module__))
         self._names = [parameter.name for parameter in tunable.parameters]
         self._defaults = [parameter.default for parameter in tunable.parameters]
-        self.constexprs = [parameter.name for parameter in tunable.parameters if parameter.constexpr]
         self._specializers: dict[int, Specializer] = {}
         # For the current call, by weak references.
         self._latest: tuple[Any, Code | None] = (None, None)
@@ -155,6 +153,10 @@ class Server:
     def specialize(self, call: Call, config: Any, arch: int) -> Specialization:
         """What Triton would compile for a call with a config; raises what Triton raises."""
         return self._specializer(arch).of((), self._tunable.everything(call, config))
+
+    def form_of(self, special: Specialization) -> Form | None:
+        """The form of a specialization; None if no binary can have it."""
+        return form_of(special, toolchain.constexprs(self._tunable.parameters))
 
     def _specializer(self, arch: int) -> Specializer:
         if arch not in self._specializers:

@@ -99,8 +99,7 @@ class Replaced(Tuned):
     prunes_once = True  # keeps the pruned list for the call
 
     def __init__(self, tunable: TunableKernel, given: Decoration, cache_results: bool) -> None:
-        constexprs = frozenset(p.name for p in tunable.parameters if p.constexpr)
-        spec = KeySpec(tuple(given.names.key), constexprs=constexprs)
+        spec = KeySpec(tuple(given.names.key), constexprs=kernel.constexprs(tunable.parameters))
         if given.do_bench is None and tunable.interpreted and not kernel.has_driver():
             given = given.replace(do_bench=_wall_clock)
         super().__init__(

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -75,6 +75,11 @@ def is_plain_jit(kernel: Any) -> bool:
     from triton.runtime.jit import JITFunction
 
     return type(kernel) is JITFunction
+
+
+def constexprs(parameters: Iterable[Parameter]) -> frozenset[str]:
+    """Names of the parameters whose values are compiled in."""
+    return frozenset(parameter.name for parameter in parameters if parameter.constexpr)
 
 
 def parameters(function: Callable[..., Any]) -> list[Parameter]:

@@ -78,6 +78,11 @@ def test_what_cannot_be_used_at_all_is_one_clear_error(kind):
         binaryfile.read(content, "f")
 
 
+def test_a_file_cut_within_its_first_line_is_said_to_be_truncated():
+    with pytest.raises(BinaryError, match="no end of it: the file is truncated"):
+        binaryfile.read(file().dump()[:40], "f")
+
+
 def lying(change):
     index, rest = index_of(file().dump())
     change(index)

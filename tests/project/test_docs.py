@@ -112,7 +112,7 @@ def test_readme_is_short_and_has_its_parts_in_order():
     assert len(text.splitlines()) <= START
     promise = text.split("\n\n")[1]
     assert promise.count(". ") == 0 and promise.endswith(".")  # one sentence
-    parts = ["![", "## Two commands", "## Your own kernels", "## Somebody's library", "## Ship", "## Limits"]
+    parts = ["![", "## Two commands", "## Somebody's library", "## Your own kernels", "## Ship", "## Limits"]
     places = [text.index(f"\n{part}") for part in parts]
     assert places == sorted(places)
 
