@@ -85,8 +85,8 @@ class Asked:
             why = failures.describe(error)
             log.warning("`%s`: no choice is looked up or stored (%s); Triton tunes it.", seed.tunable.name, why)
             self.missed, found = None, None
-        if found is None:
-            found = self._unmeasured(mode)
+        if found is None and (found := self._unmeasured(mode)) is not None and not self.passing:
+            _stopgaps.append((weakref.ref(memory), own, found))
         if found is None:
             if self.missed is not None and self.key is not None:
                 self._widened = Widened(self.tuner, self.key, self._call, self._seed.needed.restore)
@@ -287,6 +287,20 @@ class Untouched(Memory):
     __slots__ = ()
 
 
+# Untuned configs of mode "serve", which last until the mode changes.
+_stopgaps: list[tuple[weakref.ref[Memory], Any, Any]] = []
+
+
+def _end_stopgaps() -> None:
+    while _stopgaps:
+        made, key, config = _stopgaps.pop()
+        memory = made()
+        if memory is not None and memory.get(key) is config:  # `get` asks no store
+            memory.drop(key)
+            memory.on_change()
+
+
+env.on_mode_change(_end_stopgaps)
 _native.look_up_in(Memory)
 _adopting = renewed(threading.Lock())
 # By the dictionary that they took the place of: tuners that share it go on sharing.

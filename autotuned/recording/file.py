@@ -66,7 +66,7 @@ class Writer:
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             self.close()
-            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+            raise OSError(errno.EINVAL, "expected a plain file, got a pipe or device", str(path))
         if status.st_size:  # a killed process may have left a partial line
             disk.write_all(self._descriptor, b"\n")
 

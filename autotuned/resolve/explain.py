@@ -11,7 +11,7 @@ from typing import Any
 from autotuned import env
 from autotuned.configfiles import lookup
 from autotuned.errors import AutotunedError, NotTunedError
-from autotuned.key import opaque
+from autotuned.key import memory, opaque
 from autotuned.key.key import Key
 from autotuned.key.nearest_key import Alike, Difference, differences, parts
 from autotuned.resolve import sealing
@@ -225,6 +225,13 @@ def remarks(key: Key, buckets: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _inside_containers(question: Question) -> Iterator[str]:
+    """What people overlook of lists and the like, which are in the key only if `key=` names them."""
+    for name, value in question.call.arguments.items():
+        if isinstance(value, (list, dict, set)) and name not in question.key.call["values"] and memory.tensors(value):
+            yield f"not in the key, because key= does not name it: sizes and dtypes of the arrays inside {name}"
+
+
 def nearest_words(key: Key) -> str:
     """How a key differs from the nearest stored one, in a line."""
     other = nearest(key)
@@ -261,7 +268,7 @@ def of_call(
     """
     key, live, mode = question.key, question.live, question.mode
     choice, steps, problem = ask(places, key, live)
-    notes = remarks(key, buckets)
+    notes = (*remarks(key, buckets), *_inside_containers(question))
     record, missing = choice.record if choice is not None else None, 0
     if choice is not None and record is not None and not choice.complete:
         missing = len(live.keys() - {timing.identity for timing in record.timings})

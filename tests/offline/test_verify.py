@@ -344,6 +344,6 @@ def test_the_choice_of_a_rule_is_timed_and_serves_no_more_where_it_loses(
 
 def test_what_is_not_measured_cannot_be_repaired(write: Write) -> None:
     tuned(write)
-    with pytest.raises(autotuned.errors.OptionError, match="fix: expected together with measure"):
+    with pytest.raises(autotuned.errors.OptionError, match="fix: expected measure=True"):
         autotuned.check("tuned", fix=True)
     run("check", "tuned", "--fix", code=2)

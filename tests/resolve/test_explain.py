@@ -336,6 +336,14 @@ def test_the_key_is_shown_part_by_part():
     assert "not in the key, because key= does not name it: the shape of x" in text
 
 
+def test_arrays_inside_a_list_are_pointed_out_unless_the_list_is_in_the_key():
+    words = "sizes and dtypes of the arrays inside xs"
+    for key, said in ((None, True), (["n"], True), (["xs"], False)):
+        function = autotuned.autotune(CONFIGS, key=key)(lambda xs, n, step: None)
+        assert (words in str(function.explain([X], 5))) is said
+        assert words not in str(function.explain([1], 5)) and words not in str(function.explain((X,), 5))
+
+
 def test_a_bucket_is_pointed_out():
     found = make(bucket={"n": autotuned.pow2}).explain(X, 5)
     assert "in the key by its bucket, launched with its true value: n" in found.remarks

@@ -94,6 +94,23 @@ def test_tensors_without_memory_are_neither_measured_nor_answered_for_real_ones(
     assert function.cache_info().searches == 1
 
 
+@pytest.mark.parametrize(
+    "make_one",
+    [
+        lambda torch: torch.eye(2).to_sparse(),
+        lambda torch: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        lambda torch: torch.nn.Parameter(torch.ones(2)),
+        lambda torch: torch.ones(2).as_subclass(type("Sub", (torch.Tensor,), {})),
+    ],
+    ids=["sparse", "jagged", "parameter", "subclass"],
+)
+def test_tensors_whose_memory_is_elsewhere_are_measured(make_one):
+    torch = pytest.importorskip("torch")
+    function = make(lambda x, step: step)(CONFIGS)
+    function(make_one(torch))
+    assert function.cache_info().searches == 1
+
+
 def test_negative_zero_is_one_key():
     function = make(lambda x, n, step: None, key=["n"])(CONFIGS)
     for value in (0.0, -0.0, float("nan"), -float("nan")):

@@ -189,6 +189,36 @@ def test_modes(make, x, bench, replace):
     assert sorted(bench.calls) == [16, 16, 32, 32]
 
 
+@pytest.mark.parametrize("replace", [False, True], ids=["seeded", "replaced"])
+def test_an_untuned_config_of_mode_serve_lasts_until_the_mode_changes(make, x, bench, replace):
+    """It answered in mode strict, and kept mode auto from measuring."""
+    autotuned.install(replace=replace)
+    kernel = make()
+    with autotuned.mode("serve"):
+        for _ in range(3):
+            kernel[(4,)](x, 100)
+        assert len(kernel.cache) == 1
+        with autotuned.mode("strict"), pytest.raises(NotTunedError):
+            kernel[(4,)](x, 100)
+        kernel[(4,)](x, 100)
+    assert (kernel.best_config, bench.calls) == (CONFIGS[0], [])
+    kernel[(4,)](x, 100)
+    assert (kernel.best_config, sorted(bench.calls)) == (CONFIGS[1], [16, 32])
+    with autotuned.mode("strict"):
+        kernel[(4,)](x, 100)
+
+
+def test_a_choice_that_a_program_puts_in_place_of_an_untuned_one_stays(make, x, bench):
+    autotuned.install()
+    kernel = make()
+    with autotuned.mode("serve"):
+        kernel[(4,)](x, 100)
+        [key] = kernel.cache
+        kernel.cache[key] = CONFIGS[1]
+    kernel[(4,)](x, 100)
+    assert (kernel.best_config, bench.calls) == (CONFIGS[1], [])
+
+
 def test_an_unwritable_store_changes_nothing(make, x, bench, monkeypatch, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "file" / "below"))

@@ -85,8 +85,8 @@ def check(
     if not tolerance >= 0:
         raise refused("tolerance", f"expected a share of 0 or more, got {tolerance:g}")
     if fix and not measure:
-        message = "fix: expected together with measure, got it alone. Only timed choices can be dropped."
-        raise OptionError(message, option="fix", problem="expected together with measure")
+        message = "fix: expected measure=True as well, got it alone. Only timed choices can be dropped."
+        raise OptionError(message, option="fix", problem="expected with --measure")
     checked = CheckResult(paths, tolerance)
     checked.faults += [Fault(str(path), text) for path, file in checked.files for text in audit.faults(path, file)]
     checked.faults += [Fault(str(path), text) for path, text in audit.strays(path for path, _ in checked.files)]
