@@ -86,7 +86,7 @@ class Asked:
             log.warning("`%s`: no choice is looked up or stored (%s); Triton tunes it.", seed.tunable.name, why)
             self.missed, found = None, None
         if found is None and (found := self._unmeasured(mode)) is not None and not self.passing:
-            _stopgaps.append((weakref.ref(memory), own, found))
+            memory.stop_gap(own, found)
         if found is None:
             if self.missed is not None and self.key is not None:
                 self._widened = Widened(self.tuner, self.key, self._call, self._seed.needed.restore)
@@ -240,12 +240,13 @@ class Memory(Choices):
         on_change: Called when a choice is replaced or removed, since bound launches must not outlive it.
     """
 
-    __slots__ = ("__weakref__", "on_change", "origin", "proxy")
+    __slots__ = ("__weakref__", "on_change", "origin", "proxy", "untuned")
 
     def __init__(self, cache: Mapping[Any, Any], on_change: Callable[[], None]) -> None:
         super().__init__(cache)
         self.on_change, self.origin = on_change, cache
         self.proxy: Any = None  # the launcher for the tuner, or False if there can be none
+        self.untuned: dict[Any, Any] = {}  # configs of mode "serve", which last until the mode changes
 
     def __contains__(self, key: Any) -> bool:
         return super().__contains__(key) or self._look_up(key)  # the twin of `choices_contain` in `launch/c/front.h`
@@ -271,6 +272,19 @@ class Memory(Choices):
         """Remove a choice that must not last."""
         super().pop(key, None)
 
+    def stop_gap(self, key: Any, config: Any) -> None:
+        """Let a config that Triton adds for a key last until the mode changes."""
+        self.untuned[key] = config
+        _stopgaps[id(self)] = self
+
+    def end_stop_gaps(self) -> None:
+        """Remove those that are still there."""
+        for key, config in [*self.untuned.items()]:
+            if self.get(key) is config:  # `get` asks no store
+                self.drop(key)
+        self.untuned.clear()
+        self.on_change()
+
     def __setitem__(self, key: Any, config: Any) -> None:
         replaced = super().get(key, config)
         super().__setitem__(key, config)
@@ -287,20 +301,16 @@ class Untouched(Memory):
     __slots__ = ()
 
 
-# Untuned configs of mode "serve", which last until the mode changes.
-_stopgaps: list[tuple[weakref.ref[Memory], Any, Any]] = []
+_stopgaps: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()  # those that have any, by id
 
 
-def _end_stopgaps() -> None:
-    while _stopgaps:
-        made, key, config = _stopgaps.pop()
-        memory = made()
-        if memory is not None and memory.get(key) is config:  # `get` asks no store
-            memory.drop(key)
-            memory.on_change()
+def _end_stop_gaps() -> None:
+    for memory in [*_stopgaps.values()]:
+        memory.end_stop_gaps()
+    _stopgaps.clear()
 
 
-env.on_mode_change(_end_stopgaps)
+env.on_mode_change(_end_stop_gaps)
 _native.look_up_in(Memory)
 _adopting = renewed(threading.Lock())
 # By the dictionary that they took the place of: tuners that share it go on sharing.
