@@ -8,7 +8,6 @@ import enum
 import importlib
 import importlib.util
 import inspect
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -315,20 +314,18 @@ def patch(home: str, name: str, value: Any) -> Any:
 
     A decorator that copies names may hide a function from elsewhere.
     """
-    function = python_function(value) if home.partition(".")[0] == "triton" and not isinstance(value, type) else None
+    if home[:7] not in ("triton", "triton.") or isinstance(value, type):
+        return None
+    function = inner = value if isinstance(value, FunctionType) else python_function(value)
     if function is None or function.__globals__.get("__name__") == _INTERPRETER:  # which patches them at a launch
         return None
-    for inner in itertools.islice(_wrapped(function), 32):
-        if str(inner.__globals__.get("__name__")).partition(".")[0] != "triton":
+    for _ in range(32):
+        if not isinstance(inner, FunctionType):
+            break
+        if str(inner.__globals__.get("__name__"))[:7] != "triton.":
             return inner
+        inner = inner.__dict__.get("__wrapped__")
     return value if function.__name__ != name else None
-
-
-def _wrapped(function: Any) -> Iterator[FunctionType]:
-    """A function, and those that it wraps."""
-    while isinstance(function, FunctionType):
-        yield function
-        function = getattr(function, "__wrapped__", None)
 
 
 def is_triton_function(value: Any) -> bool:
