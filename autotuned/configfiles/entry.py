@@ -83,7 +83,7 @@ _FIELDS = {"call", "config", "conditions", "median_us", "vs_default", "compiled"
 
 def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:
     """Check a config against its call; RecordError if Triton would refuse a value, or the caller passes it."""
-    if config["num_warps"] not in WARPS:
+    if config["num_warps"] is not None and config["num_warps"] not in WARPS:
         warps = f"one of {', '.join(map(str, WARPS))}"
         raise RecordError(f"{where}.num_warps: expected {warps}, got {config['num_warps']!r:.60}.", where=where)
     if taken := passed(call).intersection(config["kwargs"]):

@@ -19,6 +19,8 @@ from autotuned.api.tuned import Decoration, Tuned
 from autotuned.dropin import seeded, stock_tuner
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.key.key import KeySpec
+from autotuned.key.reach import python_function
+from autotuned.key.source_text import codes
 from autotuned.resolve import explain, sealing
 from autotuned.resolve.explain import Explanation
 from autotuned.resolve.request import Options, Question
@@ -325,10 +327,21 @@ class _Through(Tuner):
             return
         if call.options or tuple(call.arguments) != self.names or not self._tuned.is_chosen(config, args, kwargs):
             return
+        if _reads_launch(config.pre_hook):
+            return
         start = time.perf_counter()
         ready = self._bound(call, config, self._prologue(call, config), result)
         self.launcher.bind(tuple(call.arguments.values()), ready)
         self.chooser.state.bind_s += time.perf_counter() - start
+
+
+def _reads_launch(hook: Any) -> bool:
+    """Whether a config's hook may read the grid or `warmup`, which only Triton's own launch passes to it."""
+    if hook is None:
+        return False
+    function = python_function(hook) or python_function(type(hook).__call__)
+    found = () if function is None else codes(function.__code__)
+    return function is None or any(name in code.co_consts for code in found for name in ("grid", "warmup"))
 
 
 def _wall_clock(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:

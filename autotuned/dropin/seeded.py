@@ -224,7 +224,7 @@ def pruned_once(tuner: Any, prune: Callable[[], list[Any]]) -> list[Any]:
 def note_pruned(tuner: Any, left: Any) -> None:
     """Remember the result of Triton's own pruning, unless it is a generator."""
     asked = measuring(tuner)
-    if asked is not None and asked.pruned is None and isinstance(left, list):
+    if asked is not None and asked.pruned is None and isinstance(left, (list, tuple)):
         asked.pruned = list(left)
 
 

@@ -11,16 +11,18 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from autotuned._startup import Frozen
 from autotuned.key.source_text import Body, code_of, codes
 from autotuned.key.source_text import tree as syntax
+from autotuned.typed_json import type_name
 
 # Packages covered by the toolchain part of the key.
 _TOOLCHAIN_PACKAGES = ("triton", "torch", "numpy", "cupy", "builtins", "math")
 _ADDED_AT_A_LAUNCH = os.path.join("triton", "runtime", "interpreter.py")
+_INTERPRETER = "triton.runtime.interpreter"
 NO_HOLDER: Any = object()
 _ABSENT: Any = object()
 Path = tuple[str, ...]
@@ -263,9 +265,9 @@ def resolve(path: Path, scope: Mapping[str, Any]) -> Found | None:
             return None
         if isinstance(value, ModuleType):
             if is_toolchain(value.__name__):
-                value = vars(value).get(name, _ABSENT)
+                home, value = value.__name__, vars(value).get(name, _ABSENT)
                 if not (isinstance(value, ModuleType) or is_triton_function(value)):
-                    return None
+                    value = patch(home, name, value)
             else:
                 value = getattr(value, name, _ABSENT)
         elif isinstance(value, enum.Enum):
@@ -307,19 +309,56 @@ def is_toolchain(module: str | None) -> bool:
     return (module or "").partition(".")[0] in _TOOLCHAIN_PACKAGES
 
 
+def patch(home: str, name: str, value: Any) -> Any:
+    """The function that stands in the place of an attribute of one of Triton's modules; None if it is Triton's own.
+
+    A decorator that copies names may hide a function from elsewhere.
+    """
+    if home[:7] not in ("triton", "triton.") or isinstance(value, type):
+        return None
+    function = inner = value if isinstance(value, FunctionType) else python_function(value)
+    if function is None or function.__globals__.get("__name__") == _INTERPRETER:  # which patches them at a launch
+        return None
+    for _ in range(32):
+        if not isinstance(inner, FunctionType):
+            break
+        if str(inner.__globals__.get("__name__"))[:7] != "triton.":
+            return inner
+        inner = inner.__dict__.get("__wrapped__")
+    return value if function.__name__ != name else None
+
+
 def is_triton_function(value: Any) -> bool:
     """Whether a value is, or wraps, a Triton function from outside Triton itself.
 
     Includes torch's, such as Inductor's helpers: torch's version is in no kernel's key.
     """
-    if not (_is_of_triton(value) and hasattr(value, "fn")):
-        return False
-    return (getattr(python_function(value), "__module__", None) or "").partition(".")[0] != "triton"
+    return _wraps(value) and (getattr(python_function(value), "__module__", None) or "").partition(".")[0] != "triton"
+
+
+def is_tritons_own(value: Any) -> bool:
+    """Whether a value is a function of Triton's own library, such as `tl.sigmoid`, under a name of the program."""
+    return not isinstance(value, type) and _wraps(value) and python_function(value) is not None
+
+
+def _wraps(value: Any) -> bool:
+    return _is_of_triton(value) and hasattr(value, "fn")
 
 
 def _is_of_triton(value: Any) -> bool:
     kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
     return any(base.__module__.startswith("triton.") for base in kinds)
+
+
+def is_function(value: Any) -> bool:
+    """Whether a value is a function or a transparent wrapper: a method, a cache, a kernel."""
+    if isinstance(value, FunctionType) or is_triton_function(value) or is_tritons_own(value):
+        return True
+    if isinstance(value, MethodType):
+        return isinstance(value.__func__, FunctionType)
+    kind = type(value)
+    is_around = kind.__module__.startswith("autotuned.") or type_name(value) == "functools._lru_cache_wrapper"
+    return is_around and python_function(value) is not None
 
 
 def python_function(value: Any) -> FunctionType | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import env
 from autotuned._startup import errors, later
-from autotuned.key.reach import NO_HOLDER, body_of, cells, is_toolchain, is_triton_function, layers, uses
+from autotuned.key.reach import NO_HOLDER, body_of, cells, is_function, is_toolchain, is_triton_function, layers, uses
 from autotuned.key.reach import python_function as python_function
 from autotuned.key.source_text import Body, text
 from autotuned.typed_json import Json, canonical, encode, type_name
@@ -85,17 +85,6 @@ class Fingerprint:
         """Values used by the code that a fingerprint cannot represent, as of the last `value()`."""
         walk = self._latest[1]
         return walk.opaque if walk is not None else []
-
-
-def is_function(value: Any) -> bool:
-    """Whether a value is a function or a transparent wrapper: a method, a cache, a kernel."""
-    if isinstance(value, FunctionType) or is_triton_function(value):
-        return True
-    if isinstance(value, MethodType):
-        return isinstance(value.__func__, FunctionType)
-    kind = type(value)
-    is_around = kind.__module__.startswith("autotuned.") or type_name(value) == "functools._lru_cache_wrapper"
-    return is_around and python_function(value) is not None
 
 
 def public_name(value: Any) -> str:
@@ -254,6 +243,8 @@ class Walk:
             for free, value in cells(function).items():
                 self.value(f"{name}.{free}", value)
             self._closures.pop()
+        if home.partition(".")[0] == "triton":
+            home = function.__module__ or home  # the wrappers of its builtins are all of one module
         self.lines.append(f"{name} -> {home}.{getattr(function, '__qualname__', function.__code__.co_name)}")
         if holder is not NO_HOLDER:
             self.value(f"{name}.self", holder)

@@ -8,7 +8,8 @@ from types import FunctionType
 from typing import Any
 
 from autotuned.errors import EncodingError
-from autotuned.key.source import Fingerprint, Opaque, Walk, is_function
+from autotuned.key.reach import is_function
+from autotuned.key.source import Fingerprint, Opaque, Walk
 from autotuned.typed_json import Json, encode, type_name
 
 

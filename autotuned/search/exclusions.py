@@ -117,16 +117,18 @@ class SharedMemory:
     def note(self, config: Any, compiled: Any) -> None:
         """Note the shared memory that a compiled config needs."""
         need = getattr(getattr(compiled, "metadata", None), "shared", None)
-        if isinstance(need, int):
+        if isinstance(need, int) and config.num_stages is not None:
             with self._guard:
                 self._needs.setdefault(_group(config), {})[config.num_stages] = need
 
     def refuse(self, config: Any) -> None:
-        """Raise if a config certainly needs too much.
+        """Raise if a config certainly needs too much; not for the back end's own number of stages.
 
         Raises:
             OutOfResources: Triton's own error, saying that it was predicted.
         """
+        if config.num_stages is None:
+            return
         with self._guard:
             known = sorted(self._needs.get(_group(config), {}).items())
         fewer = [(stages, need) for stages, need in known if stages < config.num_stages]

@@ -231,7 +231,7 @@ def check_config(data: Json, where: str) -> dict[str, Json]:
         typed(form["ir_override"], str, f"{where}.ir_override")
     for name in ("num_warps", "num_stages", "num_ctas", "maxnreg"):
         number = form[name]
-        if (name != "maxnreg" or number is not None) and not (type(number) is int and 0 <= number <= INT64_MAX):
+        if number is not None and not (type(number) is int and 0 <= number <= INT64_MAX):  # None: Triton's default
             integer(number, f"{where}.{name}")
     return form
 

@@ -12,6 +12,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from autotuned._startup import renewed
+from autotuned.key import reach
 
 # Names are found by splitting at all other characters, without `re`: compiling a pattern takes 0.2 ms.
 _DIGITS = "0123456789"
@@ -132,15 +133,21 @@ def _outside(jit: Any, all_values: bool) -> list[Any] | None:
         names.discard(function.__name__)  # only its own definition
     cells = {} if not function.__closure__ else dict(zip(function.__code__.co_freevars, function.__closure__))
     try:
-        named = [*_values(names, function.__globals__), *(cells[name].cell_contents for name in names & cells.keys())]
+        closed = {name: cells[name].cell_contents for name in names & cells.keys()}
     except ValueError:  # an empty cell
         return None
+    if all_values and not _is_of_triton(function) and _aliases(names, {**function.__globals__, **closed}):
+        return None
+    named = [*_values(names, function.__globals__), *closed.values()]
     modules = [value for value in named if type(value) is ModuleType]
     functions = [value for value in named if type(value) is not ModuleType]
     within = {id(module): module for module in modules}
     while modules:
         module = modules.pop()
-        every = all_values and module.__name__.partition(".")[0] not in _SETTLED
+        settled = module.__name__.partition(".")[0] in _SETTLED
+        every = all_values and not settled
+        if all_values and (_patches(names, module) if settled else _aliases(names, vars(module))):
+            return None
         for value in _values(names, vars(module)):
             if type(value) is not ModuleType:
                 functions += [] if _is_harmless(value) and not every else [value]
@@ -149,6 +156,29 @@ def _outside(jit: Any, all_values: bool) -> list[Any] | None:
                 modules.append(value)
     kind = sys.modules["triton.runtime.jit"].JITCallable
     return functions if all(isinstance(one, kind) for one in functions) else None
+
+
+def _is_of_triton(function: FunctionType) -> bool:
+    return str(function.__globals__.get("__name__")).startswith("triton.")
+
+
+def _aliases(names: set[str], scope: Mapping[str, Any]) -> bool:
+    """Whether a name stands for a builtin or an inner module of Triton: its hash does not say which."""
+    return any(
+        value.__name__ not in _PLAIN_MODULES and value.__name__.partition(".")[0] in _SETTLED
+        if type(value) is ModuleType
+        else getattr(value, "__triton_builtin__", False)
+        for value in (scope[name] for name in names & scope.keys())
+    )
+
+
+def _patches(names: set[str], module: ModuleType) -> bool:
+    """Whether a name stands for a function that somebody put into a module of Triton."""
+    scope = vars(module)
+    return any(reach.patch(module.__name__, name, scope[name]) is not None for name in names & scope.keys())
+
+
+_PLAIN_MODULES = ("triton", "triton.language")
 
 
 def _values(names: set[str], scope: Mapping[str, Any]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import triton
+import triton.language as tl
 from kept_library import module
 
 from autotuned.dropin import install
@@ -14,7 +15,10 @@ LEFT_OUT = """
 import types
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import libdevice
 
+exp, tables = tl.exp, types.ModuleType("tables")
+tables.exp, tl.of_a_program = exp, exp
 values = types.ModuleType("values")
 values.scale = tl.constexpr(2.0)
 TABLE = {"scale": 2.0}
@@ -87,3 +91,27 @@ def test_what_the_hash_says_whole_is_taken_from_tritons_cache(tmp_path, monkeypa
     finally:
         install.uninstall()
     assert seen == [True]
+
+
+@pytest.fixture
+def patched():
+    """Triton's module as it was, after the library has put a function there."""
+    yield
+    vars(tl).pop("of_a_program", None)
+
+
+@pytest.mark.parametrize("used", [f"exp({READ})", f"tables.exp({READ})", f"tl.of_a_program({READ})"])
+@pytest.mark.parametrize("other", ["tl.log", "libdevice.exp"])  # the latter has the same name
+def test_another_builtin_under_the_same_name_is_another_kernel(used, other, tmp_path, monkeypatch, driver, patched):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    text, x, found = LEFT_OUT.replace("THE_VALUE", used), torch.zeros(128), []
+    install.install(binaries=tmp_path / "kept")
+    try:
+        for of in ("tl.exp", other):
+            kernel = module(tmp_path / of, text.replace("= tl.exp,", f"= {of},")).kernel
+            found.append(kernel[(2,)](x, 96, 0, 64).asm["ttir"])
+    finally:
+        install.uninstall()
+    assert [("math.exp" in one, "math.log" in one, "__nv_exp" in one) for one in found] == [
+        (True, False, False), (False, other == "tl.log", other != "tl.log"),
+    ]  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 import torch
 import triton
 
-from autotuned.key.source import fingerprint, public_name, python_function
+from autotuned.key.source import Fingerprint, fingerprint, public_name, python_function
 from autotuned.key.value import of_value
 from autotuned.typed_json import canonical
 
@@ -229,7 +229,7 @@ def test_compiled_and_interpreted_kernels_have_one_fingerprint(load: Load) -> No
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     assert (type(module.add).__name__ == "InterpretedFunction") is interpreted
     program = (
-        "import kern; from autotuned.key.source import fingerprint, python_function\n"
+        "import kern; from autotuned.key.source import Fingerprint, fingerprint, python_function\n"
         "print(type(kern.add).__name__, fingerprint(python_function(kern.kernel)))"
     )
     other = subprocess.run(
@@ -249,3 +249,23 @@ def test_a_layer_of_torch_is_a_value() -> None:
     gelu = [torch.nn.GELU(), torch.nn.GELU(), torch.nn.GELU("tanh"), torch.nn.ReLU()]
     spelled = [canonical(spell(layer)) for layer in gelu]
     assert spelled[0] == spelled[1] and len(set(spelled)) == 3
+
+
+ALIASES = """import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+f = FUNCTION
+
+@triton.jit
+def kernel(x_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, f(tl.load(x_ptr + i)))
+"""
+
+
+def test_functions_of_tritons_library_are_told_apart_by_module_and_name(load):
+    """Its builtins share a wrapper, whose module is not theirs; others are objects that hold all of Triton's library."""
+    names = ("tl.exp", "tl.log", "libdevice.exp", "tl.sigmoid", "tl.softmax")
+    found = [Fingerprint(load("kern", kern=ALIASES.replace("FUNCTION", name)).kernel) for name in names]
+    assert len({one.value() for one in found}) == len(names)
+    assert not any(one.opaque or one.is_blurred for one in found)

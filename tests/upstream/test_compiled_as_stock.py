@@ -212,3 +212,42 @@ def test_an_interrupt_at_the_begin_of_a_look_up_comes_out_as_it_is(driver, bench
         assert bench.calls == [16, 32]
     finally:
         install.uninstall()
+
+
+@pytest.mark.parametrize("way", [None, *WAYS])
+def test_a_hook_that_reads_the_grid_is_given_it_at_each_launch(way, driver, bench):
+    def hook(arguments):
+        seen.append((arguments["grid"], arguments["warmup"]))
+
+    seen = []
+    if way is not None:
+        autotuned.install(**WAYS[way])
+    try:
+        decorated = triton.autotune([Config({"BLOCK": 32}, pre_hook=hook)], key=["n"], do_bench=bench)(subtract)
+        tuners = decorated, Autotuner(add, add.arg_names, decorated.configs, ["n"], None, None, do_bench=bench)
+        for tuner in tuners:
+            for _ in range(3):
+                tuner[(4,)](torch.zeros(256), 100, 7, EVEN=True)
+    finally:
+        install.uninstall()
+    assert seen == [((4,), False)] * 6
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("way", [None, *WAYS])
+def test_a_pruner_is_called_once_for_a_measured_call(way, kind, driver, bench):
+    def prune(configs, named, **options):
+        calls.append(len(configs))
+        return kind(configs)
+
+    calls = []
+    configs = [Config({"BLOCK": b}) for b in (16, 32)]
+    given = {"do_bench": bench, "prune_configs_by": {"early_config_prune": prune}}
+    if way is not None:
+        autotuned.install(**WAYS[way])
+    try:
+        kernel = Autotuner(subtract, subtract.arg_names, configs, ["n"], None, None, **given)
+        kernel[(4,)](torch.zeros(256), 100, 7, EVEN=True)
+    finally:
+        install.uninstall()
+    assert calls == [2]
