@@ -22,7 +22,6 @@ from autotuned.typed_json import type_name
 # Packages covered by the toolchain part of the key.
 _TOOLCHAIN_PACKAGES = ("triton", "torch", "numpy", "cupy", "builtins", "math")
 _ADDED_AT_A_LAUNCH = os.path.join("triton", "runtime", "interpreter.py")
-_INTERPRETER = "triton.runtime.interpreter"
 NO_HOLDER: Any = object()
 _ABSENT: Any = object()
 Path = tuple[str, ...]
@@ -317,7 +316,7 @@ def patch(home: str, name: str, value: Any) -> Any:
     if home[:7] not in ("triton", "triton.") or isinstance(value, type):
         return None
     function = inner = value if isinstance(value, FunctionType) else python_function(value)
-    if function is None or function.__globals__.get("__name__") == _INTERPRETER:  # which patches them at a launch
+    if function is None or function.__code__.co_filename.endswith(_ADDED_AT_A_LAUNCH):
         return None
     for _ in range(32):
         if not isinstance(inner, FunctionType):
