@@ -59,9 +59,9 @@ def test_a_config_file_answers(add, launches):
 
 
 def test_machine_code_is_launched_without_a_compiler(add, monkeypatch):
-    """Where Triton launches as then: with another launch interface it is refused, as it should be."""
     [interface] = {one.code.interface for one in binaryfile.read(BINARIES.read_bytes(), "written.add").variants}
-    monkeypatch.setattr(fingerprint, "launch_interface", lambda: interface)
+    if fingerprint.launch_interface() != interface:
+        pytest.skip("this Triton launches in another way, so that it is refused")
     monkeypatch.setattr("triton.compiler.compiler.compile", None)
     library = fake_libcuda.install(monkeypatch)
     autotuned.register_configs(SAMPLES / "kernel", binaries=True)
