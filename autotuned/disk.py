@@ -212,8 +212,13 @@ def text(data: Json) -> str:
     return json.dumps(data, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-def write_text(path: Path, content: str) -> None:
+PRIVATE, READABLE = 0o700, 0o755  # modes of new folders, less the umask
+
+
+def write_text(path: Path, content: str, folders: int = PRIVATE) -> None:
     """Replace a file atomically: readers see the old text or the new one, never a part.
+
+    Missing folders are created with the mode `folders`.
 
     Not crash-durable: without fsync, a power failure may lose the newest write. The file is not read back: on a network
     file system even its writer may not see it at once.
@@ -221,12 +226,12 @@ def write_text(path: Path, content: str) -> None:
     Raises:
         OSError: The folder cannot be created or written; no temporary file is left behind.
     """
-    write_bytes(path, content.encode())
+    write_bytes(path, content.encode(), folders)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, folders: int = PRIVATE) -> None:
     """Replace a file atomically, like `write_text`."""
-    _twice(lambda: _replace(path, content))
+    _twice(lambda: _replace(path, content, folders))
 
 
 def overwrite(path: Path, content: str) -> None:
@@ -247,8 +252,8 @@ def overwrite(path: Path, content: str) -> None:
         os.close(descriptor)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    make_folder(path.parent)
+def _replace(path: Path, content: bytes, folders: int) -> None:
+    make_folder(path.parent, folders)
     # In the same folder, since os.replace cannot cross file systems; hidden and unique, so that readers ignore it.
     temporary = path.parent / f"{_prefix(path)}{os.urandom(12).hex()}.tmp"
     try:
@@ -320,7 +325,7 @@ def touch(path: Path) -> None:
         os.utime(path)
 
 
-def make_folder(path: Path, mode: int = 0o700) -> None:
+def make_folder(path: Path, mode: int = PRIVATE) -> None:
     """Create a folder and its parents, with `mode` less the umask, or with that of a group-shared (setgid) parent."""
     # Missing parents get the mode too, unlike with `parents=True`.
     if os.path.isdir(path):

@@ -133,7 +133,7 @@ class Kept:
         file = BinaryFile(wanted.kernel)
         file.add(Variant(*parts, hashlib.sha256(code).hexdigest()), code)
         try:
-            disk.write_bytes(path, file.dump())
+            disk.write_bytes(path, file.dump(), disk.READABLE)
         except (OSError, TypeError, ValueError) as error:
             env.warn_once(f"kept {self.folder}", "compiled kernels are not kept in %s: %s", self.folder, error)
 

@@ -34,6 +34,6 @@ def keep(stored: Key, key: Key) -> None:
         path = layout.record_path(key, folder)
         try:
             if found is not None and not records.is_of_newer(path):
-                disk.write_text(path, disk.text(record.dump(found.replace(key=key))))
+                disk.write_text(path, disk.text(record.dump(found.replace(key=key))), disk.READABLE)
         except OSError as error:
             env.warn_once(f"choices {folder}", "choices are not kept in %s: %s", folder, error)

@@ -69,6 +69,6 @@ def _keep(path: Path, made: Path) -> None:
     """Store a library; a failure only costs the next start a C compiler."""
     try:
         code = disk.read_bytes(made, _MOST_BYTES)
-        disk.write_bytes(path, hashlib.sha256(code).digest() + zlib.compress(code))
+        disk.write_bytes(path, hashlib.sha256(code).digest() + zlib.compress(code), disk.READABLE)
     except (OSError, ValueError) as error:
         log.debug("%s is not kept: %s", made.name, error)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import shutil
+import stat
 from pathlib import Path
 
 import fake_cuda
@@ -285,6 +287,16 @@ def test_choices_are_in_the_folder_too(tune, tmp_path, launches):
     (tmp_path / "kept").rename(tmp_path / "moved")
     assert tune(tmp_path / "moved") == (64, 0, 0)
     assert launches[-1].arguments["BLOCK"] == 64
+
+
+def test_another_user_may_read_the_folder_as_of_an_image_that_root_made(tune, start, tmp_path):
+    run(start(tmp_path / "new" / "kept")[0])
+    tune(tmp_path / "new" / "kept")
+    made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    umask = os.umask(0)
+    os.umask(umask)
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in made}
+    assert modes == {(True, 0o755 & ~umask), (False, 0o666 & ~umask)}
 
 
 def test_a_choice_that_the_store_had_before_is_kept_at_its_first_use(tune, tmp_path):
