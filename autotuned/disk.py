@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 64 << 20  # a record is a few KiB; a huge file is damaged or an attack, and would fill memory
 MAX_LINE_BYTES = 16 << 20  # of a recording, which is read line by line and may exceed memory
 MAX_DEPTH = 100  # of JSON: keys nest a few levels, and code that walks JSON recurses
+PRIVATE, READABLE = 0o700, 0o755  # modes of new folders, less the umask
 # Transient errors, of network file systems while another host replaces a file, and of worn disks.
 _PASSING = (errno.ENOENT, errno.ESTALE, errno.EIO, errno.EBUSY)
 _T = TypeVar("_T")
@@ -212,13 +213,8 @@ def text(data: Json) -> str:
     return json.dumps(data, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-PRIVATE, READABLE = 0o700, 0o755  # modes of new folders, less the umask
-
-
 def write_text(path: Path, content: str, folders: int = PRIVATE) -> None:
-    """Replace a file atomically: readers see the old text or the new one, never a part.
-
-    Missing folders are created with the mode `folders`.
+    """Replace a file atomically: readers see the old text or the new one, never a part. `folders`: mode of new folders.
 
     Not crash-durable: without fsync, a power failure may lose the newest write. The file is not read back: on a network
     file system even its writer may not see it at once.
@@ -375,8 +371,7 @@ def move_aside(path: Path, folder: Path) -> Path | None:
 
 def safe_name(text: str) -> str:
     """A text reduced to lower-case letters, digits, '.', '_' and '-'; each run of others becomes one '-'."""
-    words = "".join([letter if letter in _SAFE else " " for letter in text.lower()]).split(" ")
-    return "-".join(filter(None, words)).strip("-.")
+    return "-".join("".join([letter if letter in _SAFE else " " for letter in text.lower()]).split()).strip("-.")
 
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
