@@ -139,7 +139,7 @@ def _unless_reset_only(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 def _unless_tritons(hook: Callable[..., Any]) -> Callable[..., Any]:
     """A user's `post_hook` without the errors that Triton meets again, and tells the hook (`_answer`)."""
-    return lambda arguments, exception: _is_tritons(exception) or hook(arguments, exception=exception)
+    return lambda arguments, exception: type(exception).__name__ == _TRITONS or hook(arguments, exception=exception)
 
 
 def answers(timings: Mapping[str, Timing], winner: str) -> dict[str, _Times | None]:
@@ -164,10 +164,6 @@ def _answer(timing: Timing) -> _Times | None:
     # Triton may try again what does not compile: it launches nothing and raises. After another error it might launch
     # the config on the caller's data.
     return None if (timing.error or "").startswith(_TRITONS) else _FAILED
-
-
-def _is_tritons(error: Exception | None) -> bool:
-    return error is not None and type(error).__name__ == _TRITONS
 
 
 def _excused(timing: Timing) -> bool:

@@ -279,11 +279,12 @@ class Memory(Choices):
 
     def end_stop_gaps(self) -> None:
         """Remove those that are still there."""
-        for key, config in [*self.untuned.items()]:
-            if self.get(key) is config:  # `get` asks no store
-                self.drop(key)
+        there = [key for key, config in [*self.untuned.items()] if self.get(key) is config]  # `get` asks no store
         self.untuned.clear()
-        self.on_change()
+        for key in there:
+            self.drop(key)
+        if there:
+            self.on_change()
 
     def __setitem__(self, key: Any, config: Any) -> None:
         replaced = super().get(key, config)

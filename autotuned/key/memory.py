@@ -214,7 +214,7 @@ def is_traced(value: Any) -> bool:
 def _lacks_memory(value: Any) -> bool:
     if not is_tensor_type(type(value)) or not hasattr(value, "untyped_storage"):
         return False
-    if value.is_meta or not is_strided(value):
+    if not is_strided(value):
         return bool(value.is_meta)
     try:
         return bool(value.untyped_storage().device.type == "meta")

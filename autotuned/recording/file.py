@@ -200,7 +200,7 @@ def _nothing_in(path: Path, strange: int, others: str) -> str:
         return (
             f"expected recorded calls of this version, got those of another{others}. Record again, or update this one."
         )
-    got = "none" if not strange else "a line that is none" if strange == 1 else f"{strange} lines that are none"
+    got = f"{strange} other line{'s' * (strange > 1)}" if strange else "none"
     return (
         f"expected recorded calls, one JSON object per line, got {got}. `autotuned record {path.name} -- COMMAND` "
         "writes them; the command must call a tuned kernel."

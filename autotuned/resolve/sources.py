@@ -188,7 +188,7 @@ def places(
 
 
 def unserved(strict: bool, exact: bool) -> tuple[Origin, ...]:
-    """Origins of which a remembered choice may be one that these `places` do not have: another mode found it."""
+    """Origins that these `places` do not serve, although another mode may have left a choice of theirs."""
     others = Origin.LADDER, Origin.RULE, Origin.NEAREST
     return (Origin.BINARY, *others) if exact else others if strict else ()
 
