@@ -19,7 +19,7 @@ from autotuned.search.race import (
     open_trials,
     winner,
 )
-from autotuned.search.trial import CENTER, FASTEST, MEDIAN, Rounds, Scale, Track, Trial, relative
+from autotuned.search.trial import CENTER, FASTEST, MEDIAN, SLOW, SLOWED, Rounds, Scale, Track, Trial, relative
 from autotuned.store.record import Quality
 
 # At most this many pairs, fewer once this many standard errors decide the duel.
@@ -28,10 +28,6 @@ MOST_PAIRS, ROUND, DECIDED_ERRORS = 20, 5, 4
 # at this many `PLACES`, with `FIRST_SAMPLES` pairs at each, repeatedly while it is undecided and has taken less than
 # `SHARE` of the search. In the mean of all places the best must lead by `PLACE_ERRORS` standard errors.
 PLACES, PLACE_ERRORS, SHARE = 5, 2, 0.05
-# Bursts of load may leave the middle samples alone, or slow all samples at one place. Samples are disturbed if this
-# share of both configs' samples takes `SLOW` times the fastest: 8 of 74 such duels under 30% load were inconclusive
-# (rmsnorm, H200).
-SLOWED, SLOW = 0.04, 1.25
 TRIMMED = 1.25  # dropping the two extreme leads raises the standard error of the mean by this factor
 # Places differ if their leads spread by more than chance explains in about 97 of 100 cases.
 CHANCE = 2.0
@@ -124,6 +120,9 @@ class Duel:
     def is_disturbed(self) -> bool:
         """Whether samples show load by others. Then only the fastest count, which load does not affect, and the two
         most extreme places are left out.
+
+        Bursts may leave the middle samples alone, or slow all samples at one place: 8 of 74 duels under 30% load were
+        inconclusive before that was noticed (rmsnorm, H200).
         """
         spread, slowed = map(self._middle, range(2)), map(self._slowed, range(2))
         return self.is_fought and (max(spread) > NOISY or min(slowed) > SLOWED or self._leads_differ)
@@ -135,9 +134,8 @@ class Duel:
         return max(abs(lead - statistics.median(leads)) for lead in leads) > math.log(SLOW)
 
     def _slowed(self, which: int) -> float:
-        """Share of one config's samples that took far longer than its fastest at the same place."""
-        ones = [duel._pair[which].samples_us for duel in self._all]
-        return statistics.mean(us > SLOW * min(samples_us) for samples_us in ones for us in samples_us)
+        """Share of one config's samples that took far longer than the fastest at their place."""
+        return statistics.mean(duel._pair[which].slowed for duel in self._all)
 
     def _middle(self, which: int) -> float:
         """Spread of one config's samples within places."""
