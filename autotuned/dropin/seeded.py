@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -30,26 +31,26 @@ else:
 
 log = logging.getLogger("autotuned")
 
-_Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # tuner, arguments by place and by name
+
+class _Call:
+    """A call of one of Triton's tuners, with which the cache computes keys, and the choice found for it."""
+
+    __slots__ = ("args", "asked", "kwargs", "tuner")
+
+    def __init__(self, tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.tuner, self.args, self.kwargs = tuner, args, kwargs
+        self.asked: Asked | None = None  # once its key was missed
 
 
-class _Asking(threading.local):
-    """This thread's current call, with which the cache computes keys, and the choice found for it."""
-
-    call: _Call | None = None
-    asked: Asked | None = None
-
-
-_asking = _Asking()
+# Not by thread: greenlets that switch in a hook take turns on one.
+_current: ContextVar[_Call | None] = ContextVar("autotuned_call", default=None)
 
 
 class Asked:
     """One call whose key was not in its tuner's cache; `missed` is that key until a store has it."""
 
     def __init__(self, call: _Call) -> None:
-        self.call = call
-        self.tuner, self.args, self.kwargs = call
-        self.outer = _asking.asked  # of the call whose search made this one
+        self.tuner, self.args, self.kwargs = call.tuner, call.args, call.kwargs
         self.missed: Any = None
         self.key: Key | None = None
         self.pruned: list[Any] | None = None
@@ -206,9 +207,9 @@ class Asked:
 
 
 def measuring(tuner: Any) -> Asked | None:
-    """The tuner's current call on this thread, if its key was in no cache."""
-    asked = _asking.asked
-    return asked if asked is not None and asked.call is _asking.call and asked.tuner is tuner else None
+    """The tuner's current call, if its key was in no cache."""
+    call = _current.get()
+    return call.asked if call is not None and call.tuner is tuner else None
 
 
 def pruned_once(tuner: Any, prune: Callable[[], list[Any]]) -> list[Any]:
@@ -252,13 +253,11 @@ class Memory(Choices):
         return super().__contains__(key) or self._look_up(key)  # the twin of `choices_contain` in `launch/c/front.h`
 
     def _look_up(self, key: Any) -> bool:
-        call, asked = _asking.call, _asking.asked
-        if call is None or call[0].cache is not self or (asked is not None and asked.call is call):
+        call = _current.get()
+        if call is None or call.asked is not None or call.tuner.cache is not self or _is_a_hook(sys._getframe(1)):
             return False
-        if _is_a_hook(sys._getframe(1)):
-            return False
-        _asking.asked = Asked(call)
-        return _asking.asked.look_up(self, key)
+        call.asked = Asked(call)
+        return call.asked.look_up(self, key)
 
     def has(self, key: Any) -> bool:
         """Whether it holds a key, without asking the store."""
@@ -361,23 +360,23 @@ def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs:
         if type(memory) not in (dict, Untouched):  # a foreign class, or `Tuned`, which has its own store
             return original(tuner, *args, **kwargs)
         memory = adopt(tuner)
-    outer, call = _asking.call, (tuner, args, kwargs)
+    outer, call = _current.get(), _Call(tuner, args, kwargs)
     try:
-        _asking.call = call
+        _current.set(call)
         result = original(tuner, *args, **kwargs)
     except BaseException:
-        if asked := _ended(call):
-            asked.fail(memory)
+        if call.asked is not None:
+            call.asked.fail(memory)
         raise
     finally:
-        _asking.call = outer
-    if _asking.asked is not None and (asked := _ended(call)):
-        asked.finish(memory, result)
+        _current.set(outer)
+    if call.asked is not None:
+        call.asked.finish(memory, result)
     return result
 
 
 def _is_a_hook(frame: FrameType | None) -> bool:
-    """Whether a function that Triton's `run` called asks, maybe for the key of another call."""
+    """Whether another than Triton's `run` asks, maybe for the key of another call: a hook, or what a hook started."""
     if frame is not None and frame.f_code is Memory.__contains__.__code__:
         frame = frame.f_back
     if frame is None or kernel.is_tritons_code(frame.f_code):
@@ -386,16 +385,7 @@ def _is_a_hook(frame: FrameType | None) -> bool:
         if kernel.is_tritons_code(frame.f_code):
             return True
         frame = frame.f_back
-    return False
-
-
-def _ended(call: _Call) -> Asked | None:
-    """The `Asked` of a call that ended; None if its key was in the cache."""
-    asked = _asking.asked
-    if asked is None or asked.call is not call:
-        return None
-    _asking.asked = asked.outer
-    return asked
+    return frame is None
 
 
 def known(tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | Mapping[str, Any]) -> Any:

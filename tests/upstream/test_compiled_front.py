@@ -1,6 +1,7 @@
 """What stands in the place of `Autotuner.run`, in C and in Python: the same in every order of calls and changes."""
 
 import contextlib
+import contextvars
 import inspect
 import random
 import sys
@@ -14,7 +15,7 @@ from triton import Config
 from triton.runtime.autotuner import Autotuner
 
 import autotuned
-from autotuned.dropin import install
+from autotuned.dropin import install, seeded
 from autotuned.store import layout
 
 STEPS = 30
@@ -242,3 +243,41 @@ def test_an_interrupt_in_a_launch_leaves_nothing_behind(seeding, bench):
             kernel[interrupted](x, 100, 7, EVEN=True)
         assert (64, "torch.float32") not in kernel.cache
         assert kernel.cache[(100, "torch.float32")] is kernel.best_config
+
+
+def pruned_by(prune, bench):
+    return {"prune_configs_by": {"early_config_prune": prune}, "do_bench": bench}
+
+
+def test_greenlets_that_switch_in_hooks_store_and_find_their_choices(seeding, bench):
+    """Both were measured in every process: the one that ended first took the other's call for its own."""
+    greenlet = pytest.importorskip("greenlet")
+    main = greenlet.getcurrent()
+
+    def prune(configs, named, **others):
+        main.switch()
+        return configs
+
+    def launch(n):
+        kernel = Library(add, add.arg_names, configs, ["n"], None, None, **given)
+        kernel[(4,)](torch.zeros(256), n, 7, EVEN=True)
+
+    configs, given = [Config({"BLOCK": 16}), Config({"BLOCK": 32})], pruned_by(prune, bench)
+    for measured in (4, 4):
+        workers = [greenlet.greenlet(lambda n=n: launch(n)) for n in (64, 100)]
+        while any(not worker.dead for worker in workers):
+            [worker.switch() for worker in workers if not worker.dead]
+        assert len(bench.calls) == measured
+
+
+def test_a_call_belongs_to_the_context_that_made_it(seeding, bench):
+    """What makes the test above pass without the package that it needs."""
+
+    def prune(configs, named, **others):
+        seen.append([contextvars.copy_context().run(asked) is asked(), contextvars.Context().run(asked)])
+        return configs
+
+    configs, seen, asked = [Config({"BLOCK": 16}), Config({"BLOCK": 32})], [], lambda: seeded.measuring(kernel)
+    kernel = Library(add, add.arg_names, configs, ["n"], None, None, **pruned_by(prune, bench))
+    kernel[(4,)](torch.zeros(256), 100, 7, EVEN=True)
+    assert seen and all(one == [True, None] for one in seen) and asked() is None
