@@ -86,15 +86,16 @@ class Asked:
             why = failures.describe(error)
             log.warning("`%s`: no choice is looked up or stored (%s); Triton tunes it.", seed.tunable.name, why)
             self.missed, found = None, None
-        if found is None and (found := self._unmeasured(mode)) is not None and not self.passing:
-            memory.stop_gap(own, found)
-        if found is None:
+        until = "search" if found is not None else ""  # that mode ignores what is stored
+        if found is None and (found := self._unmeasured(mode)) is None:
             if self.missed is not None and self.key is not None:
                 self._widened = Widened(self.tuner, self.key, self._call, self._seed.needed.restore)
                 if self._seed.races and not self.kwargs.get("warmup"):
                     self._race = raced.Race(self.tuner, self._seed, self.key, self._call, self.left)
             return False
-        self.missed = None if not self.passing else own
+        if not self.passing:
+            self.missed = None
+            memory.stop_gap(own, found, until)
         memory.note(own, found)
         if self.key is not None and compiling.on:
             order.expect(self.key.digest)
@@ -241,13 +242,13 @@ class Memory(Choices):
         on_change: Called when a choice is replaced or removed, since bound launches must not outlive it.
     """
 
-    __slots__ = ("__weakref__", "on_change", "origin", "proxy", "untuned")
+    __slots__ = ("__weakref__", "_gaps", "on_change", "origin", "proxy")
 
     def __init__(self, cache: Mapping[Any, Any], on_change: Callable[[], None]) -> None:
         super().__init__(cache)
         self.on_change, self.origin = on_change, cache
         self.proxy: Any = None  # the launcher for the tuner, or False if there can be none
-        self.untuned: dict[Any, Any] = {}  # configs of mode "serve", which last until the mode changes
+        self._gaps: dict[Any, tuple[Any, str]] = {}  # configs to drop at a change of mode; to which one, if named
 
     def __contains__(self, key: Any) -> bool:
         return super().__contains__(key) or self._look_up(key)  # the twin of `choices_contain` in `launch/c/front.h`
@@ -271,15 +272,17 @@ class Memory(Choices):
         """Remove a choice that must not last."""
         super().pop(key, None)
 
-    def stop_gap(self, key: Any, config: Any) -> None:
-        """Let a config that Triton adds for a key last until the mode changes."""
-        self.untuned[key] = config
+    def stop_gap(self, key: Any, config: Any, until: str) -> None:
+        """Let a config that is noted for a key last until the mode changes, or changes to `until`, if that is named."""
+        self._gaps[key] = config, until
         _stopgaps[id(self)] = self
 
-    def end_stop_gaps(self) -> None:
-        """Remove those that are still there."""
-        there = [key for key, config in [*self.untuned.items()] if self.get(key) is config]  # `get` asks no store
-        self.untuned.clear()
+    def end_stop_gaps(self, mode: str) -> None:
+        """Remove those that are still there and end with this mode."""
+        over = {key: config for key, (config, until) in [*self._gaps.items()] if until in ("", mode)}
+        there = [key for key, config in over.items() if self.get(key) is config]  # `get` asks no store
+        for key in over:
+            self._gaps.pop(key, None)
         for key in there:
             self.drop(key)
         if there:
@@ -305,9 +308,9 @@ _stopgaps: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionar
 
 
 def _end_stop_gaps() -> None:
+    mode = env.current_mode()
     for memory in [*_stopgaps.values()]:
-        memory.end_stop_gaps()
-    _stopgaps.clear()
+        memory.end_stop_gaps(mode)
 
 
 env.on_mode_change(_end_stop_gaps)

@@ -208,6 +208,23 @@ def test_an_untuned_config_of_mode_serve_lasts_until_the_mode_changes(make, x, b
         kernel[(4,)](x, 100)
 
 
+@pytest.mark.parametrize("replace", [False, True], ids=["seeded", "replaced"])
+def test_mode_search_measures_once_what_this_process_has_only_read(make, x, bench, replace):
+    autotuned.install(replace=replace)
+    make()[(4,)](x, 100)
+    kernel = make()
+    kernel[(4,)](x, 100)
+    with autotuned.mode("strict"):
+        kernel[(4,)](x, 100)
+    assert sorted(bench.calls) == [16, 32]
+    for _ in range(2):
+        with autotuned.mode("search"):
+            for _ in range(3):
+                kernel[(4,)](x, 100)
+        kernel[(4,)](x, 100)
+        assert sorted(bench.calls) == [16, 16, 32, 32]
+
+
 def test_a_choice_that_a_program_puts_in_place_of_an_untuned_one_stays(make, x, bench):
     autotuned.install()
     kernel = make()
