@@ -156,7 +156,7 @@ class Server:
 
     def form_of(self, special: Specialization) -> Form | None:
         """The form of a specialization; None if no binary can have it."""
-        return form_of(special, toolchain.constexprs(self._tunable.parameters))
+        return form_of(special, self._specializer(special.arch).constexprs)
 
     def _specializer(self, arch: int) -> Specializer:
         if arch not in self._specializers:
