@@ -78,7 +78,7 @@ def _add(
     rules: Rules | None,
 ) -> None:
     kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
-    _make_folder(path, folder)
+    make_folder(path, folder)
     with locks.locked_config_file(path):
         file = shippable(path, kernel) or ConfigFile(kernel, device)
         # As this process first found it, so that a run of `tune` writes a new file in sorted order.
@@ -133,12 +133,13 @@ def path_of(kernel: str, device: Device, folder: Path) -> Path:
 def write(file: ConfigFile, folder: Path) -> Path:
     """Write a file to its place in a folder and return the path."""
     path = path_of(file.kernel, file.device, folder)
-    _make_folder(path, folder)
+    make_folder(path, folder)
     write_to(path, file)
     return path
 
 
-def _make_folder(path: Path, folder: Path) -> None:
+def make_folder(path: Path, folder: Path) -> None:
+    """Make the folder of a config file in a folder; a new one gets a `.gitattributes`."""
     if not path.parent.exists():
         # With the umask's mode: the folder will be committed and shared.
         path.parent.mkdir(parents=True, exist_ok=True)

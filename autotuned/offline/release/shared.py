@@ -205,7 +205,7 @@ def pull(url: str, out: str | os.PathLike[str]) -> Moved:
         if found:
             writer.refuse_unwritable(folder)
         for path in found:
-            (folder / _below(path)).parent.mkdir(parents=True, exist_ok=True)
+            writer.make_folder(folder / _below(path), folder)
             with locks.locked_config_file(folder / _below(path)):
                 for below, content in _joined(folder, path, moved, replace=False):
                     disk.write_bytes(folder / below, content)

@@ -176,6 +176,7 @@ def test_binaries_and_other_files_come_along_and_others_stay(url: str, tmp_path:
                                                          ("app.k.bin", "app.k.json", "rules.json")]  # fmt: skip
     assert len(autotuned.pull(url, out).files) == 3
     assert (out / SLUG / "app.k.bin").read_bytes() == b"compiled"
+    assert (out / writer.ATTRIBUTES).read_text() == writer.UNION
     (source / SLUG / "rules.json").write_text('{"rules": 2}')
     assert autotuned.push(source, url).files == [f"{SLUG}/rules.json"]
     again = autotuned.pull(url, out)
