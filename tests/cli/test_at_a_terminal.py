@@ -54,6 +54,30 @@ def test_ctrl_c_keeps_what_was_measured(write: Write) -> None:
     assert len(key["timings"]) >= 3 and all(timing["median_us"] > 50_000 for timing in key["timings"])
 
 
+INTERRUPTED = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == %r:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.%s)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["autotuned", "list"]
+from autotuned.cli import command
+command()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "autotuned.cli.commands.tune"])
+def test_ctrl_c_while_a_command_is_imported_leaves_no_traceback(module: str) -> None:
+    for handler, expected in (("default_int_handler", (130, "")), ("SIG_IGN", (0, ""))):  # `&` in a script ignores it
+        code = INTERRUPTED % (module, handler)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == expected
+
+
 def test_a_long_search_says_every_few_seconds_how_far_it_is(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     from autotuned.cli import progress
 

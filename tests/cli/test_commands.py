@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from autotuned.cli.main import app
 from autotuned.cli.views.names import complete
-from commands import ENTRY, in_fork, run, run_json
+from commands import in_fork, run, run_json
 from fakes import FakeConfig, form, make_key
 from pages import read
 from typer.testing import CliRunner
@@ -61,7 +62,7 @@ EXAMPLES = {
     "doctor": [],
 }
 STARTS = {"run", "record"}  # another program, whose output is its own; JSON of these commands goes to stderr
-COMMANDS = typer.main.get_command(ENTRY.load()).commands
+COMMANDS = typer.main.get_command(app).commands
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def documented(command):
 
 @pytest.mark.parametrize("command", EXAMPLES)
 def test_help_is_what_a_person_types(command):
-    shown = CliRunner().invoke(ENTRY.load(), [command, "-h"], terminal_width=80, env={"COLUMNS": "80"}).stdout
+    shown = CliRunner().invoke(app, [command, "-h"], terminal_width=80, env={"COLUMNS": "80"}).stdout
     before_options = shown.split("Options:")[0].splitlines()
     assert "JSON:" not in shown and len(before_options) <= 32 and max(map(len, shown.splitlines())) <= 80
 
@@ -214,7 +215,7 @@ def asked_by_a_shell(*words):
 
 def completed(*words):
     """What a shell is offered for the last of these words."""
-    return CliRunner().invoke(ENTRY.load(), [], prog_name="autotuned", env=asked_by_a_shell(*words)).stdout.split()
+    return CliRunner().invoke(app, [], prog_name="autotuned", env=asked_by_a_shell(*words)).stdout.split()
 
 
 @pytest.mark.parametrize("command", ["list", "show", "explain", "export", "clear", "report"])

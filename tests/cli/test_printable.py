@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from autotuned.cli import terminal
+from autotuned.cli.main import app
 from autotuned.cli.views import plots
-from commands import ENTRY
 from fakes import FakeConfig, form, make_key
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,13 +88,13 @@ def test_no_command_prints_what_a_terminal_would_obey(
     places = {"calls": nasty / "calls.jsonl", "files": nasty / "files", "out": nasty / "out", "kernel": f"app.{NASTY}",
               "nobody": "nobody\x1b[31m\x9b\u202e"}  # fmt: skip
     words = [word.format(**places) for word in command]
-    done = CliRunner().invoke(ENTRY.load(), words)
+    done = CliRunner().invoke(app, words)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert done.output and shown(done.output), ascii(done.output)
 
 
 def test_the_page_shows_names_and_obeys_none(nasty: Path) -> None:
-    CliRunner().invoke(ENTRY.load(), ["report", "--out", str(nasty / "page.html")], catch_exceptions=False)
+    CliRunner().invoke(app, ["report", "--out", str(nasty / "page.html")], catch_exceptions=False)
     text = (nasty / "page.html").read_text()
     assert "é漢" in text and shown(text)
     assert str(plots.text("<\x1b>")) == "&lt;\\x1b&gt;"

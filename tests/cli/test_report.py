@@ -6,9 +6,9 @@ import re
 import stat
 import threading
 from html.parser import HTMLParser
-from importlib.metadata import entry_points
 
 import pytest
+from autotuned.cli.main import app
 from autotuned.cli.views import plots
 from fakes import CONTEXT, FakeConfig, form, make_key
 from typer.testing import CliRunner
@@ -22,7 +22,6 @@ from autotuned.recording.file import RecordedCall, Writer
 from autotuned.store import listing, records
 from autotuned.store.record import Timing, TuningRecord
 
-[ENTRY] = entry_points(group="console_scripts", name="autotuned")
 FIRST, BEST, DEFAULT, BROKEN, WRONG = (form(FakeConfig({"BLOCK": block})) for block in (16, 32, 64, 128, 256))
 
 
@@ -44,7 +43,7 @@ def keep(n=1024, kernel="app.k", quality="ok", best_us=10.0, **context):
 
 
 def run(*args, code=0):
-    result = CliRunner().invoke(ENTRY.load(), ["report", *args])
+    result = CliRunner().invoke(app, ["report", *args])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
@@ -79,13 +78,13 @@ def test_what_comes_with_this_package_is_shown_only_by_a_name(command, tmp_path,
     """Also of a kernel with records; and a table, whose heading names the kernel, says `file` and not the file's name."""
     keep()
     keep(2048)
-    CliRunner().invoke(ENTRY.load(), ["export", "--out", str(tmp_path)])
+    CliRunner().invoke(app, ["export", "--out", str(tmp_path)])
     listing.clear()
     keep(4096)
     monkeypatch.setitem(lookup._packages, "own", [lookup.Folder(tmp_path, policy.DEFAULTS)])
     counts, rows = {}, {}
     for names in ((), ("k",)):
-        result = [CliRunner().invoke(ENTRY.load(), [command, *names, *more]).stdout for more in (["--json"], [])]
+        result = [CliRunner().invoke(app, [command, *names, *more]).stdout for more in (["--json"], [])]
         found = json.loads(result[0])
         counts[names] = len(found["choices" if command == "list" else "cases"])
         rows[names] = [line.split() for line in result[1].splitlines() if line.startswith("n=")]

@@ -3,10 +3,10 @@
 import importlib
 import json
 import sys
-from importlib.metadata import entry_points
 from types import SimpleNamespace
 
 import pytest
+from autotuned.cli.main import app
 from typer.testing import CliRunner
 
 pytest.importorskip("triton")
@@ -19,7 +19,6 @@ from autotuned.offline.measure import Measurer
 from autotuned.recording import file
 from autotuned.resolve import explain
 
-[ENTRY] = entry_points(group="console_scripts", name="autotuned")
 pytestmark = pytest.mark.usefixtures("measured_once")
 
 APP = """
@@ -44,7 +43,7 @@ def wide(monkeypatch):
 
 
 def run(*args, code=0):
-    result = CliRunner().invoke(ENTRY.load(), [*args, "--json"])
+    result = CliRunner().invoke(app, [*args, "--json"])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
@@ -91,7 +90,7 @@ def test_a_recording_is_tuned_most_called_first_and_serves_in_strict_mode(record
 def test_configs_that_came_later_are_said_and_skipped(recorded, write):
     forget("shop")
     write("shop.py", APP.replace("BLOCKS", "(16, 32, 64)"))
-    result = CliRunner().invoke(ENTRY.load(), ["tune", str(recorded), "--json"])
+    result = CliRunner().invoke(app, ["tune", str(recorded), "--json"])
     assert [row["configs"] for row in json.loads(result.stdout)["cases"]] == [2, 2]
     assert result.stderr.count("1 config is newer than the recording and skipped") == 1  # and not for each call
 
@@ -131,7 +130,7 @@ def test_warmup_prepares_what_is_tuned_and_names_what_is_not(recorded):
     assert [row["count"] for row in rows] == [3, 1]
     [stored, *_] = run("list")["choices"]
     assert all(row["config"].keys() == stored["config"].keys() for row in rows)  # one form in all commands
-    words = CliRunner().invoke(ENTRY.load(), ["warmup", str(recorded)]).stdout
+    words = CliRunner().invoke(app, ["warmup", str(recorded)]).stdout
     assert "BLOCK=" in words and "maxnreg" not in words
 
 
@@ -170,7 +169,7 @@ def test_a_module_that_raises_is_said_with_the_line_and_the_others_go_on(recorde
 
 
 def test_a_recording_that_is_not_there_is_one_line(tmp_path):
-    result = CliRunner().invoke(ENTRY.load(), ["tune", str(tmp_path / "none.jsonl")])
+    result = CliRunner().invoke(app, ["tune", str(tmp_path / "none.jsonl")])
     assert result.exit_code == 1 and "it cannot be read: No such file" in result.stderr
 
 
@@ -181,7 +180,7 @@ def test_what_a_budget_leaves_out_is_counted_and_its_arguments_are_not_made(reco
     made, call_of = [], replay.call_of
     monkeypatch.setattr(replay, "call_of", lambda *args: made.append(args) or call_of(*args))
     arguments = ["tune", str(recorded), "--budget", "100"]
-    result = CliRunner().invoke(ENTRY.load(), arguments)
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 3 and len(made) == 1
     assert "not begun: 1 of 2 cases" in result.stdout and "skipped" not in result.output
     made.clear()
@@ -242,6 +241,6 @@ def test_a_recorded_call_without_a_device_is_no_call(recorded, context):
     first = next(line for line in lines if "key" in line)
     first["key"]["context"] = context
     recorded.write_text("\n".join(map(json.dumps, lines)))
-    done = CliRunner().invoke(ENTRY.load(), ["report", "--calls", str(recorded)])
+    done = CliRunner().invoke(app, ["report", "--calls", str(recorded)])
     assert done.exit_code == 1 and "nothing is tuned" in done.output and "KeyError" not in done.output
     assert len(run("list", "--missing", "--calls", str(recorded))["missing"]) == 1

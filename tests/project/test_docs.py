@@ -9,12 +9,12 @@ import re
 import runpy
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
 import triton
 import typer.main
+from autotuned.cli.main import app
 from pages import FENCED, ROOT, follow, read, steps
 from typer.testing import CliRunner
 
@@ -292,9 +292,8 @@ def test_modes_has_every_mode():
 
 
 def commands() -> dict[str, Any]:
-    """The commands of the console script, found as a shell would: through its entry point."""
-    [script] = entry_points(group="console_scripts", name="autotuned")
-    return typer.main.get_command(script.load()).commands
+    """The commands of the command line."""
+    return typer.main.get_command(app).commands
 
 
 def test_every_command_has_a_section_with_an_example_that_is_run_and_its_options():
@@ -316,8 +315,7 @@ def test_every_command_has_a_section_with_an_example_that_is_run_and_its_options
 
 
 def test_the_list_of_commands_has_whole_sentences_on_a_narrow_terminal():
-    [script] = entry_points(group="console_scripts", name="autotuned")
-    shown = CliRunner().invoke(script.load(), ["--help"], terminal_width=80).stdout
+    shown = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
     lines = shown.split("Commands:\n")[1].splitlines()
     assert len(lines) == len(commands()) and [line for line in lines if not line.endswith(".") or "..." in line] == []
 

@@ -109,7 +109,7 @@ def test_wheel_holds_every_source_file_and_schema(wheel):
 def test_wheel_declares_the_console_script_and_licence(wheel):
     archive = zipfile.ZipFile(wheel)
     info = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
-    assert "autotuned = autotuned.cli.main:app" in archive.read(info).decode()
+    assert "autotuned = autotuned.cli:command" in archive.read(info).decode()
     assert any(name.endswith("LICENSE") for name in archive.namelist())
 
 

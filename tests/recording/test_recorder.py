@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import counted
 import forked
 import numpy as np
 import pytest
+from autotuned.cli.main import app
 from fakes import FakeConfig as Config
 from typer.testing import CliRunner
 
@@ -21,7 +21,6 @@ from autotuned.errors import RecordingError
 from autotuned.recording import arguments, file, grids, recorder
 
 CONFIGS = [Config({"step": step}) for step in (1, 2)]
-[ENTRY] = entry_points(group="console_scripts", name="autotuned")
 
 
 def body(x, index=None, scale=1.0, *, step):
@@ -213,7 +212,7 @@ if __name__ == "__main__":
 def record(tmp_path, *words, code):
     (tmp_path / "app.py").write_text(APP)
     result = CliRunner().invoke(
-        ENTRY.load(),
+        app,
         ["record", str(tmp_path / "calls.jsonl"), "--json", "--", sys.executable, str(tmp_path / "app.py"), *words],
     )
     assert result.exit_code == code, result.output
@@ -244,7 +243,7 @@ def test_a_second_run_that_calls_nothing_is_said_though_the_file_has_calls(tmp_p
         "-c",
         "import autotuned.kernels.numpy_matmul",
     ]
-    result = CliRunner().invoke(ENTRY.load(), command)
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 1 and "called no tuned kernel" in result.stderr
     assert sum(counts(tmp_path / "calls.jsonl")) == before
 
@@ -254,13 +253,13 @@ def test_a_file_that_tune_would_not_take_is_refused_before_the_command_runs(tmp_
     """`record serve.py -- python serve.py` appended the calls to the program, and without a file made one `python`."""
     program = tmp_path / name
     program.write_text("a program")
-    result = CliRunner().invoke(ENTRY.load(), ["record", str(program), "--", "touch", str(tmp_path / "ran")])
+    result = CliRunner().invoke(app, ["record", str(program), "--", "touch", str(tmp_path / "ran")])
     assert result.exit_code == 2 and ".jsonl" in result.stderr
     assert program.read_text() == "a program" and not (tmp_path / "ran").exists()
 
 
 def test_a_command_that_cannot_be_run_leaves_no_file(tmp_path):
-    result = CliRunner().invoke(ENTRY.load(), ["record", str(tmp_path / "c.jsonl"), "--", "no-such-command"])
+    result = CliRunner().invoke(app, ["record", str(tmp_path / "c.jsonl"), "--", "no-such-command"])
     assert result.exit_code == 127 and not (tmp_path / "c.jsonl").exists()
 
 
@@ -318,7 +317,7 @@ def test_a_child_does_not_wait_for_a_lock_that_was_held_when_it_was_forked(tmp_p
 
 
 def test_a_command_that_calls_nothing_tuned_fails_and_leaves_no_file(tmp_path):
-    result = CliRunner().invoke(ENTRY.load(), ["record", str(tmp_path / "c.jsonl"), "--", sys.executable, "-c", "pass"])
+    result = CliRunner().invoke(app, ["record", str(tmp_path / "c.jsonl"), "--", sys.executable, "-c", "pass"])
     assert result.exit_code == 1 and "called no tuned kernel" in result.stderr
     assert not (tmp_path / "c.jsonl").exists()
 

@@ -4,22 +4,21 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from typing import Any
 
 import forked
+from autotuned.cli.main import app
 from typer.testing import CliRunner
 
 _PROGRAM = (
     "import sys; sys.argv[0] = 'autotuned'; from importlib.metadata import entry_points as e; "
     "e(group='console_scripts', name='autotuned')['autotuned'].load()()"
 )
-[ENTRY] = entry_points(group="console_scripts", name="autotuned")
 
 
 def run(*args: Any, code: int = 0, **options: Any) -> Any:
     """The result of a command, which must end with `code`."""
-    result = CliRunner().invoke(ENTRY.load(), [str(arg) for arg in args], **options)
+    result = CliRunner().invoke(app, [str(arg) for arg in args], **options)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
