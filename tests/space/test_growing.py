@@ -255,6 +255,7 @@ def test_a_config_that_was_given_before_is_told_and_not_measured_again(compilers
     f(1)
     assert values(f.best_config) == (64, 32, 0)
     assert {config for config, _, _ in own.told} == {*map(values, own.asked)}
+    assert {status for config, us, status in own.told if us is None} <= {"failed"}
 
 
 @pytest.mark.parametrize("runs", [True, False])
