@@ -1,6 +1,7 @@
 """The start of every test: an empty store, no options in the environment, and the interpreter if there is no GPU."""
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import gc
@@ -306,8 +307,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
+@pytest.fixture
+def knobs_as_before() -> Iterator[None]:
+    """Undo changes to Triton's knobs: `monkeypatch` does so by setting them, and then their variables count no more."""
+    knobs = sys.modules.get("triton.knobs")
+    with contextlib.ExitStack() as stack:
+        for group in vars(knobs).values() if knobs else ():
+            if isinstance(group, knobs.base_knobs):
+                stack.enter_context(group.scope())
+        yield
+
+
 @pytest.fixture(autouse=True)
-def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fresh_state(
+    knobs_as_before: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """A cache folder for each test, and nothing left over from earlier tests."""
     for name in [name for name in os.environ if name.startswith("AUTOTUNED_")]:
         monkeypatch.delenv(name)
