@@ -27,7 +27,7 @@ def check(
     measure: Annotated[bool, typer.Option("--measure", help="Time the choices for this device again.")] = False,
     targets: Annotated[
         list[str] | None,
-        typer.Option("--target", metavar="TARGET", help="Where kernels are, as for `tune`; default: by their names."),
+        typer.Option("--target", metavar="TARGET", help="Where the kernels are, as for `tune`; else found by name."),
     ] = None,
     tolerance: Annotated[
         float, typer.Option(metavar="SHARE", help="With --measure: the loss that passes; 0.05 is 5%.")
@@ -42,9 +42,9 @@ def check(
     Without options it checks schema, values, duplicates, dead entries, and entries that an earlier PATH shadows. This
     needs neither torch nor a GPU.
 
-    --import matches names and types with the kernels' signatures, configs with their lists, and the source with the one
-    that was tuned. --measure times every case with a choice for this device again, against the untuned config and
-    the runner-up; --fix removes choices that lose to the untuned config from their files.
+    --import compares names and types with the kernels' signatures, configs with their lists, and the source with the
+    one that was tuned. --measure times every case that has a choice for this device again, against the untuned config
+    and the runner-up; --fix removes choices that lose to the untuned config from their files.
 
     Exit codes: 0 all is well; 1 a fault, a choice that loses, or nothing to time.
     """

@@ -25,7 +25,7 @@ def compress(
     within: Annotated[str, typer.Option("--within", metavar="5%", help="The most that a tuned call may lose.")] = ...,  # type: ignore[assignment]
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write config files into this folder.")] = ...,  # type: ignore[assignment]
     max_configs: Annotated[
-        int | None, typer.Option("--max-configs", metavar="K", help="Largest number of configs per kernel.")
+        int | None, typer.Option("--max-configs", metavar="K", help="At most this many configs per kernel.")
     ] = None,
     targets: Annotated[
         list[str] | None,
@@ -35,10 +35,10 @@ def compress(
 ) -> None:
     """Choose few configs that serve all calls, and fit rules.
 
-    For each kernel, device and toolchain: the fewest configs with which no tuned call loses more than --within, and
-    rules, small trees from sizes to configs, for untuned calls. The times come from the records of this user's store,
-    or from the records you name. A config serves only calls that it was measured for; --target measures missing ones
-    first.
+    For each kernel, device and toolchain it finds the fewest configs with which no tuned call loses more than --within,
+    and fits rules (small trees from sizes to configs) for untuned calls. The times come from the records of this user's
+    store, or from the records you name. A config serves only calls that it was measured for; --target measures missing
+    ones first.
 
     Exit codes: 0 done; 3 some calls keep their config, or some files could not be read.
     """

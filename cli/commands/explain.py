@@ -34,7 +34,7 @@ def explain_(
     digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin with this.")] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Say which place answers a kernel's calls here and now.
+    """Say where a kernel's calls get their choice here and now.
 
     For a miss it says how the nearest stored key differs.
 

@@ -20,7 +20,7 @@ def import_(
 
     Choices measured on this machine stay. Compiled kernels are not imported: the store holds no code.
 
-    Exit codes: 0 done; 3 some could not be read and are skipped; 1 none could.
+    Exit codes: 0 done; 3 some could not be read and were skipped; 1 none could be read.
     """
     result = autotuned.import_configs(paths)
     terminal.complain_of(result.faults)

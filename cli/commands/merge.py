@@ -25,7 +25,7 @@ def merge(
     better measured one wins: with times before without; then the larger gain over the default; then the faster; then
     the first. A file with git's conflict markers is read line by line.
 
-    Exit codes: 0 done; 3 some inputs could not be read and are skipped; 1 none could.
+    Exit codes: 0 done; 3 some inputs could not be read and were skipped; 1 none could be read.
     """
     merged = autotuned.merge(paths, out)
     terminal.complain_of(merged.faults)
