@@ -170,11 +170,21 @@ def is_of_the_process(value: Any) -> bool:
     return any(value is one for one in (os.environ, sys.argv, sys.path, sys.modules))
 
 
-def for_command(kind: str, startup: str, binaries: str = "") -> dict[str, str]:
+def race_budget_s() -> float | None:
+    """Seconds that a race may take in processes of `autotuned run`; None if unset or no number above 0."""
+    try:
+        seconds = float(get("AUTOTUNED_RACE_BUDGET_S") or 0)
+    except ValueError:
+        return None
+    return seconds if seconds > 0 else None
+
+
+def for_command(kind: str, startup: str, binaries: str = "", budget_s: float | None = None) -> dict[str, str]:
     """The environment for a command of `autotuned run`; its Pythons first run the sitecustomize.py in `startup`."""
     path = filter(None, (startup, os.environ.get("PYTHONPATH")))  # not split: an empty part is the working directory
-    kept = {"AUTOTUNED_BINARIES": os.path.abspath(binaries)} if binaries else {}
-    return {**os.environ, **kept, "AUTOTUNED_INSTALL": kind, "PYTHONPATH": os.pathsep.join(path)}
+    more = {"AUTOTUNED_BINARIES": os.path.abspath(binaries)} if binaries else {}
+    more |= {} if budget_s is None else {"AUTOTUNED_RACE_BUDGET_S": str(budget_s)}
+    return {**os.environ, **more, "AUTOTUNED_INSTALL": kind, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def compile_workers() -> int | None:

@@ -30,6 +30,7 @@ OPTIONS = (
         "Launch path: c, python, triton (Triton's own), or verify (c, each launch compared).",
     ),
     Option("AUTOTUNED_INSTALL", "set by autotuned run", f"What that command installs: {', '.join(INSTALLS)}."),
+    Option("AUTOTUNED_RACE_BUDGET_S", "set by autotuned run", "Seconds after which that command's races end."),
     Option("AUTOTUNED_BINARIES", "set by autotuned run", "Where that command keeps compiled Triton kernels."),
     Option("AUTOTUNED_SEAL", "none", f"How a sealed process treats a search or compilation: {' or '.join(SEALS)}."),
     Option("AUTOTUNED_COMPILE_WORKERS", "by cores and memory", "Configs compiled at once; 0 or 1: one by one."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned._startup import Frozen, errors, later, loaded
 from autotuned.key import source
 from autotuned.key.key import KeySpec
-from autotuned.resolve.request import Options, checked_members
+from autotuned.resolve.request import Options, checked_members, is_budget
 from autotuned.triton_compat import kernel as triton_names
 from autotuned.triton_compat import versions
 from autotuned.tunable import configs
@@ -367,8 +367,7 @@ def _checked_searches(max_searches: Any) -> float:
 
 
 def _checked_budget(budget_s: Any) -> float | None:
-    is_number = isinstance(budget_s, (int, float)) and not isinstance(budget_s, bool)
-    if budget_s is not None and not (is_number and budget_s > 0):
+    if budget_s is not None and not is_budget(budget_s):
         raise errors.DecorationError(
             f"@autotune: budget_s: expected seconds above 0 or None, got {budget_s!r}. default= keeps a kernel from "
             "searching, mode 'off' a whole program."

@@ -21,8 +21,11 @@ log = logging.getLogger("autotuned")
 _NAMES = ("_bench", "prune_configs")
 
 
-def begin(race: bool, compile_ahead: bool) -> None:
-    """Race or compile ahead whenever Triton's tuners measure, unless their `_bench` was replaced by others."""
+def begin(race: bool, compile_ahead: bool, budget_s: float | None = None) -> None:
+    """Race or compile ahead whenever Triton's tuners measure, unless their `_bench` was replaced by others.
+
+    `budget_s` limits each race; None leaves the limit as it is.
+    """
     if not hasattr(Autotuner._bench, "in_front_of"):
         if not kernel.is_tritons(Autotuner._bench):
             log.log(
@@ -34,6 +37,7 @@ def begin(race: bool, compile_ahead: bool) -> None:
         _wrap()
     kernel.remember_originals()
     stock_tuner.racing.on |= race
+    stock_tuner.racing.budget_s = budget_s or stock_tuner.racing.budget_s
     stock_tuner.compiling.on |= compile_ahead
 
 
@@ -71,6 +75,7 @@ def in_front_of(original: Any, ours: Any) -> Any:
 def end() -> None:
     """Undo `begin`; methods that others have replaced since stay."""
     stock_tuner.racing.on = stock_tuner.compiling.on = False
+    stock_tuner.racing.budget_s = None
     for name in _NAMES:
         ours = getattr(getattr(Autotuner, name), "in_front_of", None)
         if ours is not None:

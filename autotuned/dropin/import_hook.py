@@ -33,8 +33,9 @@ def _install(kind: str) -> None:
     from autotuned.dropin.install import install
 
     try:
-        asked = {"replace": kind.startswith("replace"), "race": kind.endswith("race")}
-        install(**asked, binaries=env.kept_binaries())
+        replace, race = kind.startswith("replace"), kind.endswith("race")
+        budget_s = env.race_budget_s() if race else None
+        install(replace, race=race, budget_s=budget_s, binaries=env.kept_binaries())
     except Exception:  # the program must start, with or without us
         log.exception("autotuned run: nothing is installed in this process")
 

@@ -14,6 +14,7 @@ from triton.runtime import autotuner
 from autotuned import _native, env
 from autotuned.dropin import bench, early, seeded
 from autotuned.launch import launcher
+from autotuned.resolve.request import is_budget
 from autotuned.triton_compat import kernel, versions
 
 log = logging.getLogger("autotuned")
@@ -40,6 +41,7 @@ def install(
     *,
     ahead: bool = True,
     race: bool = False,
+    budget_s: float | None = None,
     binaries: str | os.PathLike[str] | None = None,
 ) -> None:
     """Store the choices of kernels that use `triton.autotune`, so that nothing is measured twice.
@@ -58,14 +60,19 @@ def install(
         race: Measure with this package's search instead: configs compile in parallel, race, and have their writes
             restored. A library's own benchmark is kept and times each config. Choices of races and of Triton's
             benchmark are stored apart.
+        budget_s: Limit of each race in seconds, as of `@autotune`'s searches: configs that take longer to compile are
+            left out, and measured by the next process. None for no limit.
         binaries: A folder that keeps everything Triton compiles in this process, and the choices, for the next
             start, also in another container and under another path (docs/ship-without-a-compiler.md). It holds code:
             only those who may run code as this user may have write access.
 
     Raises:
         VersionError: Triton is older than 3.6.
+        ValueError: `budget_s` is no number above 0, or given without `race`.
     """
     versions.check()
+    if budget_s is not None and not (is_budget(budget_s) and race):
+        raise ValueError(f"install: budget_s: expected seconds above 0, and race=True, got {budget_s!r}, race={race}.")
     env.configure_logging()
     if binaries is not None:
         _keep_binaries(Path(binaries).expanduser().absolute())
@@ -74,7 +81,7 @@ def install(
     if ahead:
         early.begin()
     if race or ahead:
-        bench.begin(race, ahead)
+        bench.begin(race, ahead, budget_s)
     if replace:
         _replace_decorators()
         _launch_for_others()

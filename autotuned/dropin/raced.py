@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autotuned import env
-from autotuned.dropin.stock_tuner import Seed
+from autotuned.dropin.stock_tuner import Seed, racing
 from autotuned.key.key import Key, KeySpec
 from autotuned.resolve.request import Options, Question, State
 from autotuned.resolve.searcher import Searcher
@@ -65,6 +65,7 @@ class Race:
         self._tuner, self._seed, self._key, self._left = weakref.proxy(tuner), seed, key, left
         self._call = _as_given(tuner, call)
         self._times: dict[str, _Times | None] | None = None
+        self._unmeasured: _Times | None = None  # of a config that the race did not measure
         self.is_run = False
 
     def times(self, config: Any) -> _Times | None:
@@ -73,7 +74,7 @@ class Race:
             self._times = {}  # calls within a trial are not part of this race
             self._times = {} if self._is_refused() else self._run()
         (identity,) = self._seed.identities([config])
-        return self._times.get(identity)
+        return self._times.get(identity, self._unmeasured)
 
     def _is_refused(self) -> bool:
         """Whether the caller passes a value that a config sets; Triton rejects that before it calls a hook."""
@@ -89,6 +90,11 @@ class Race:
             self._say("not enough memory for a search")
             return {}
         self.is_run = True
+        if racing.budget_s is not None:
+            self._unmeasured = _FAILED  # Triton would wait for its compilation
+            self._say_left(
+                len(self._seed.identities(self._left()).keys() - {one.identity for one in choice.record.timings})
+            )
         (winner,) = self._seed.identities([choice.config])
         for timing in choice.record.timings:
             if not _excused(timing):  # Triton would raise it, but trying again could change the caller's data
@@ -98,13 +104,21 @@ class Race:
 
     def _choice(self) -> Choice | None:
         """The choice of a search, or of another process or thread that raced the same key; None if out of memory."""
-        question = self._question()
-        stale = records.read_of(self._key) if question.fresh else None
+        question, is_limited = self._question(), racing.budget_s is not None
+        before = records.read_of(self._key) if question.fresh or is_limited else None
         with records.locked(self._key, self._seed.tunable.device(question.call)) as lock:
-            known = self._seed.found(self._key, question.live)
-            if known is not None and known.record is not None and known.record.timings and known.record != stale:
+            known = self._seed.found(self._key, question.live, partly=is_limited)
+            if known is not None and known.record is not None and known.record.timings and known.record != before:
                 return known
             return self._searcher().search(question.replace(lock=lock))
+
+    def _say_left(self, count: int) -> None:
+        if count:
+            name, message = (
+                self._seed.tunable.name,
+                "`%s`: %d configs were not measured within %g s; the next process does.",
+            )
+            log.info(message, name, count, racing.budget_s)
 
     def _say(self, why: str) -> None:
         why = why.splitlines()[0] if why else why
@@ -121,7 +135,7 @@ class Race:
         hooks = Hooks(how.before and _unless_reset_only(how.before), how.after and _unless_tritons(how.after))
         options = Options(
             lambda: tuner.configs, KeySpec(()), zero=tuple(how.zero), hooks=hooks, do_bench=how.do_bench,
-            patience=PATIENCE,
+            budget_s=racing.budget_s, patience=PATIENCE,
         )  # fmt: skip
         return Searcher(State(self._seed.tunable, options, lambda written: None))
 

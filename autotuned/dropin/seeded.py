@@ -119,7 +119,8 @@ class Asked:
     def _stored(self, mode: str) -> Any:
         if self.key is None or mode == "search" or not self._seed.is_known(self.key):
             return None
-        return self._seed.stored(self.key, self.left())
+        forbidden = mode in ("serve", "strict") or sealing.forbids()  # to measure what a race's budget left out
+        return self._seed.stored(self.key, self.left(), partly=forbidden)
 
     def _launches(self, seed: Seed) -> bool:
         """Whether any config launches something for this call; the others are left out of its list."""

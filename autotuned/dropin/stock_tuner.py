@@ -38,9 +38,10 @@ TIMER = "triton"
 
 
 class _Switch:
-    """Whether a feature of `bench.begin` is on."""
+    """Whether a feature of `bench.begin` is on; `budget_s` limits each race."""
 
     on = False
+    budget_s: float | None = None
 
 
 racing = _Switch()  # our search measures for tuners with Triton's benchmark
@@ -153,15 +154,15 @@ class Seed:
         """A config in a few words."""
         return candidates.label(candidates.to_json(config, self.tunable.name, opaque.spell))
 
-    def stored(self, key: Key, configs: Sequence[Any]) -> Any:
-        """The stored choice among these configs, if all of them were measured; else None."""
-        choice = self.found(key, self.identities(configs))
+    def stored(self, key: Key, configs: Sequence[Any], partly: bool = False) -> Any:
+        """The stored choice among these configs, if all of them were measured, or `partly` suffices; else None."""
+        choice = self.found(key, self.identities(configs), partly)
         return None if choice is None else choice.config
 
-    def found(self, key: Key, live: Mapping[str, Any]) -> Choice | None:
+    def found(self, key: Key, live: Mapping[str, Any], partly: bool = False) -> Choice | None:
         """The same as a choice, with the times of its record."""
         choice = sources.find(key, live, self.places())
-        if choice is None or not choice.complete:
+        if choice is None or not (choice.complete or partly):
             return None
         log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.where)
         return choice

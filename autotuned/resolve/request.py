@@ -49,6 +49,11 @@ def spell(value: Any, where: str) -> Json:
     return opaque.spell(value, where)  # few calls have such values: the module is imported at the first
 
 
+def is_budget(seconds: Any) -> bool:
+    """Whether this may limit a search: a number of seconds above 0."""
+    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
+
+
 class Options(Frozen):
     """The checked options of the decorator."""
 

@@ -24,6 +24,10 @@ def run(
     race: Annotated[
         bool, typer.Option("--race", help="Measure with our search in place of Triton's benchmark.")
     ] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="With --race: measure a kernel's configs for at most this long."),
+    ] = None,
     binaries: Annotated[
         str | None,
         typer.Option("--binaries", metavar="DIR", help="Keep compiled Triton kernels here, for the next start."),
@@ -44,10 +48,12 @@ def run(
     startup = os.path.join(os.path.dirname(spec.origin), "dropin", "startup")
     if binaries == "":
         raise typer.BadParameter("expected a folder, got an empty string", param_hint="--binaries")
+    if budget is not None and not (race and budget > 0):
+        raise typer.BadParameter(f"expected seconds above 0, and --race, got {budget:g}", param_hint="--budget")
     kind = "-".join([name for name, asked in (("replace", replace), ("race", race)) if asked]) or "seed"
-    environment = env.for_command(kind, startup, os.path.expanduser(binaries or ""))
+    environment = env.for_command(kind, startup, os.path.expanduser(binaries or ""), budget)
     if as_json:
-        terminal.remark_json({"command": command, "install": kind, "binaries": binaries})
+        terminal.remark_json({"command": command, "install": kind, "binaries": binaries, "budget_s": budget})
     # Replace this process, so that signals, terminal and exit code are the command's own.
     sys.stdout.flush()
     try:

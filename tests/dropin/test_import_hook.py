@@ -53,6 +53,22 @@ def test_a_program_is_raced(tmp_path, more):
     assert f'"install": "{"replace-race" if more else "race"}"' in err
 
 
+def test_a_race_gets_the_budget_of_the_command_and_a_nested_command_without_a_race_does_not(tmp_path):
+    file = tmp_path / "app.py"
+    file.write_text("import triton\nfrom autotuned.dropin import stock_tuner\nprint(stock_tuner.racing.budget_s)")
+    inner = [sys.executable, "-c", "from autotuned.cli.main import app; app()", "run", "--", sys.executable, str(file)]
+    for command, budget_s in (([sys.executable, str(file)], "2.5"), (inner, "None")):
+        code, out, err = autotuned_run("--race", "--budget", "2.5", "--json", "--", *command)
+        assert (code, out) == (0, f"{budget_s}\n"), err
+        assert '"budget_s": 2.5' in err
+
+
+@pytest.mark.parametrize("options", [["--budget", "5"], ["--race", "--budget", "0"], ["--race", "--budget", "nan"]])
+def test_a_budget_needs_a_race_and_a_number_above_0(options):
+    code, _, err = autotuned_run(*options, "--", sys.executable, "-c", "")
+    assert code == 2 and "expected seconds above 0, and --race" in " ".join(err.replace("│", " ").split())
+
+
 def test_processes_that_a_program_starts_are_seeded_too(tmp_path, app):
     parent = tmp_path / "parent.py"
     parent.write_text(f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, {app!r}]).returncode)")
