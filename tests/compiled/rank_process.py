@@ -1,8 +1,8 @@
 """One rank of `test_ahead_ranks.py` and `test_race_ranks.py`: tunes one kernel and prints what it found, as JSON.
 
 Arguments: "ahead" or "race", then words for what is different on this rank: `limit=SECONDS` until a waiter gives up,
-`slow=SECONDS` that measuring a config takes, `needs=PATH` for a device whose work ends once that file exists, and
-`sends=PATH` to make one after the call.
+`slow=SECONDS` that measuring a config takes, `budget=SECONDS` of a race, `needs=PATH` for a device whose work ends once
+that file exists, and `sends=PATH` to make one after the call.
 """
 
 import json
@@ -69,7 +69,7 @@ def begin(patch):
     locks.MESSAGE_AFTER_S = 60.0  # on a busy machine ranks wait longer than the usual 5 s, which would be logged
     logging.getLogger("autotuned").addHandler(Said(logging.WARNING))
     autotuned.on_event(lambda event: searches.append(event.key) if event.kind == "search" else None)
-    autotuned.install(race=WAY == "race")
+    autotuned.install(race=WAY == "race", budget_s=float(WORDS["budget"]) if "budget" in WORDS else None)
     print("ready", flush=True)
     sys.stdin.readline()  # all begin together
 

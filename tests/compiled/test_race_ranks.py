@@ -1,5 +1,6 @@
 """Ranks of one job on one host race a key once: one searches, the others wait and get its times."""
 
+import math
 import signal
 from functools import partial
 
@@ -76,6 +77,17 @@ def test_after_the_limit_a_rank_races_by_itself_and_stores_nothing(race):
     assert (held["chosen"], winners()) == (64, [64])
     noted = len(BLOCKS) - len(found["measured"])  # on a busy machine the first has meanwhile noted some in the logbook
     assert sorted(found["measured"] + held["measured"][:noted]) == list(BLOCKS)
+
+
+def test_ranks_choose_alike_among_what_a_budget_allows_to_measure(race):
+    """Six configs of 0.4 s each do not fit into one second."""
+    waited, raced = sorted(
+        go(race("slow=0.4", "budget=1"), race("slow=0.4", "budget=1")), key=lambda one: one["measured"]
+    )
+    assert 0 < len(raced["measured"]) < len(BLOCKS) and waited["measured"] == []
+    assert (waited["chosen"], waited["times"], waited["said"]) == (raced["chosen"], raced["times"], [])
+    timed = [int(block) for block, time in raced["times"].items() if time < math.inf]
+    assert timed == sorted(raced["measured"])
 
 
 def test_without_a_folder_to_write_to_a_rank_races_by_itself_with_one_line(race, tmp_path):
