@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-INTERFACE = 5  # as in `launch/c/module.c`; changes with what Python and C pass each other
+INTERFACE = 6  # as in `launch/c/module.c`; changes with what Python and C pass each other
 extension: Any = None
 why_not = ""
 try:
@@ -28,6 +28,13 @@ def watch(objects: Iterable[Any]) -> None:
     if extension is not None:
         for one in objects:
             extension.watch(one)
+
+
+def hear_environment(callback: Callable[[bytes | str], None]) -> bool:
+    """Call `callback` with the name of each environment variable that Python sets or unsets; False without C."""
+    if extension is not None:
+        extension.hear_environment(callback)
+    return extension is not None
 
 
 def index_like(tuner: type, heuristics: type) -> None:

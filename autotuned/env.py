@@ -110,20 +110,23 @@ _on_code_change: list[Callable[[], None]] = []
 def on_code_change(callback: Callable[[], None]) -> None:
     """Call `callback` just before this process sets or unsets a variable that may change what Triton compiles.
 
-    Uses an audit hook, which costs a hit nothing and `open` or `import` 0.1 us (tests/bench/key.py). Changes by C code
-    are not detected.
+    Uses an audit hook, which costs a hit nothing, and 0.04 us (0.12 without the C extension) each event of Python's,
+    such as `open`, `import` or `id` (tests/bench/key.py). Changes by C code are not detected.
     """
-    if not _on_code_change:
+    if not _on_code_change and not _native.hear_environment(_hear):
         sys.addaudithook(_audit)
     _on_code_change.append(callback)
 
 
-def _audit(event: str, args: tuple[object, ...]) -> None:
+def _audit(event: str, args: tuple[Any, ...]) -> None:
     if event == "os.putenv" or event == "os.unsetenv":
-        name = args[0] if isinstance(args[0], bytes) else str(args[0]).encode()
-        if name.startswith(_CODE_PREFIXES):
-            for callback in _on_code_change:
-                callback()
+        _hear(args[0])
+
+
+def _hear(name: bytes | str) -> None:
+    if (name if isinstance(name, bytes) else name.encode()).startswith(_CODE_PREFIXES):
+        for callback in _on_code_change:
+            callback()
 
 
 @lru_cache(maxsize=1)

@@ -1,12 +1,13 @@
 import logging
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from autotuned import env, options
+from autotuned import _native, env, options
 
 
 @pytest.mark.parametrize("mode", ["auto", "serve", "strict", "search", "off"])
@@ -222,3 +223,52 @@ def test_a_thing_is_said_once_in_a_process_or_for_whoever_keeps_what_was_said(ca
     env.warn_once("c", "about c")  # no more are kept: one of before is said again
     env.warn_once("a", "about %s", "a")
     assert caplog.messages[4:] == ["about c", "about a"]
+
+
+HEARS = """
+import os, sys
+from autotuned import _native, env
+if sys.argv[1] == "python":
+    _native.extension = None
+heard = []
+env.on_code_change(lambda: heard.append(1))
+env.on_code_change(lambda: heard.append(2))
+for name in ("TRITON_A", "DISABLE_B", "HOME_C", "triton_d", "TRITON_\\udce4"):
+    os.environ[name] = "1"
+    os.environ[name] = "1"
+    del os.environ[name]
+    os.putenv(name, "2")
+    os.putenv(os.fsencode(name), b"2")
+    os.unsetenv(name)
+    os.environb[os.fsencode(name)] = b"3"
+    print(name.encode("ascii", "replace"), heard)
+    heard.clear()
+open(os.devnull).close()
+print(id(heard) > 0, heard)
+
+
+def refuse():
+    raise RuntimeError("refused")
+
+
+env.on_code_change(refuse)
+try:
+    os.environ["TRITON_A"] = "4"
+except RuntimeError as error:
+    print(error)
+os.environ["HOME_C"] = "5"
+print(os.environ.get("HOME_C"), os.environ["TRITON_A"])
+"""
+
+
+@pytest.mark.skipif(_native.extension is None, reason="one of the two is missing")
+def test_changes_of_the_environment_are_heard_alike_in_c_and_in_python() -> None:
+    def said(how: str) -> list[str]:
+        done = subprocess.run([sys.executable, "-c", HEARS, how], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    heard = said("c")
+    assert heard == said("python")
+    assert heard[0] == f"b'TRITON_A' {[1, 2] * 7}" and heard[2] == "b'HOME_C' []"
+    assert heard[-3:] == ["True []", "refused", "5 3"]

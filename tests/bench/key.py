@@ -71,13 +71,13 @@ def rows():
         yield "toolchain fingerprint, warm, new process", best_us(warm, 2)
         yield "toolchain fingerprint, same process", best_us(lambda: fingerprint.of("sm_90", Path(folder)))
     yield "environment that changes code", best_us(toolchain.environment)
-    values = tuple(tensors) + (4096,)
+    values, thousand = tuple(tensors) + (4096,), range(1000)
     launcher = function.tuner.launcher
     launcher.bind(values, object())
-    before = best_us(lambda: launcher.find(values))
-    env.on_code_change(lambda: None)
-    yield "hit of the table in Python, without the audit hook", before
-    yield "hit of the table in Python, with the audit hook", best_us(lambda: launcher.find(values))
+    for how in ("without", "with"):
+        yield f"hit of the table in Python, {how} the audit hook", best_us(lambda: launcher.find(values))
+        yield f"1,000 events of Python's (`id`), {how} the audit hook", best_us(lambda: [*map(id, thousand)])
+        env.on_code_change(lambda: None)
 
 
 def main():
