@@ -70,6 +70,7 @@ class Kept:
         found = self._found(src, wanted) if wanted is not None else None
         if found is None or wanted is None:
             return self._compiled(wanted, compile_)
+        globals_used.record(src.fn)
         self.loaded += 1
         events.emit("load", wanted.kernel, wanted.digest, time.perf_counter() - start, str(self._path(wanted)))
         compiled.replace_if_refused(found, partial(self._instead, wanted, compile_))

@@ -13,6 +13,7 @@ import fake_cuda
 import pytest
 import torch
 import triton
+import triton.language as tl
 from damages import DAMAGES
 from kept_library import TEXT, module
 from triton.compiler import compiler
@@ -227,6 +228,18 @@ def test_another_libdevice_is_not_kept(start, tmp_path):
     kernels, kept = start(tmp_path / "kept")
     kernels.plain[(2,)](torch.zeros(128), 96, 64, extern_libs={"libdevice": str(tmp_path / "other.bc")})
     assert kept.compiled == 1 and not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_global_that_changes_later_is_refused_as_by_triton(start, tmp_path, replace):
+    """Triton records the globals that a kernel uses when it compiles, which a kept kernel does not."""
+    for compiled in (1, 0):
+        kernels, kept = start(tmp_path / "kept", replace=replace)
+        kernels.plain[(2,)](torch.zeros(128), 96, 64)
+        assert kept.compiled == compiled
+        kernels.SCALE = tl.constexpr(3)
+        with pytest.raises(RuntimeError, match="Global variable SCALE has changed"):
+            kernels.plain[(2,)](torch.zeros(128), 96, 64)
 
 
 STATE = """
