@@ -237,6 +237,15 @@ def test_seals_nest_and_unseal_lifts_all():
         pass
 
 
+def test_seals_of_tasks_end_in_any_order():
+    outer, inner = autotuned.seal("warn"), autotuned.seal("warn")
+    latest = autotuned.seal()
+    for ended in (inner, outer, inner):  # the last is lifted already
+        with ended:
+            pass
+    assert sealing._seals == [latest] and sealing.forbids()
+
+
 def test_the_environment_seals(monkeypatch):
     monkeypatch.setenv("AUTOTUNED_SEAL", "error")
     kernel = kernel_of()
