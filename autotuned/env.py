@@ -28,7 +28,6 @@ _Value = TypeVar("_Value", bound=str)
 _Default = TypeVar("_Default", bound=str)
 
 
-
 class _Block:
     """An open `with autotuned.mode(...)`. Compared by identity: blocks of one mode may be left in any order."""
 

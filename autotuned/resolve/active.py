@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 # Kept here, since most processes never import the modules that fill them.
 agreements: list[Agreement] = []  # the last one is in force
 recorders: list[Recorder] = []  # likewise
+drops = [object()]  # another one whenever bound choices are dropped: a call that began before is not bound
 _on_change: list[Callable[[], None]] = []
 
 
