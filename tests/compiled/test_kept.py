@@ -18,7 +18,10 @@ from damages import DAMAGES
 from kept_library import TEXT, module
 from triton.compiler import compiler
 
+import autotuned
+from autotuned import disk
 from autotuned.dropin import install, stock_tuner
+from autotuned.store import listing, record
 from autotuned.triton_compat import fingerprint
 
 
@@ -316,6 +319,21 @@ def test_a_choice_that_the_store_had_before_is_kept_at_its_first_use(tune, tmp_p
     assert tune(tmp_path / "one", "same")[:2] == (64, 3)
     assert tune(tmp_path / "two", "same")[:2] == (64, 0)
     assert tune(tmp_path / "two")[:2] == (64, 0)
+
+
+def test_the_digest_of_all_choices_covers_the_folder(tune, tmp_path):
+    """As long as it serves: a start whose store is empty has the choices of the one that measured."""
+    nothing = autotuned.choices_digest()
+    tune(tmp_path / "kept")
+    measured = autotuned.choices_digest()
+    tune(tmp_path / "kept")
+    assert autotuned.choices_digest() == measured != nothing
+    [(path, found)] = listing.all_records(store=tmp_path / "kept")
+    other = next(one for one in found.timings if one.config != found.winner)
+    path.write_text(disk.text(record.dump(found.replace(winner=other.config, median_us=other.median_us))))
+    assert autotuned.choices_digest() not in (measured, nothing)
+    install.uninstall()
+    assert autotuned.choices_digest() == nothing
 
 
 def test_a_choice_that_is_kept_is_found_without_a_hash_over_triton(tune, tmp_path, monkeypatch):
