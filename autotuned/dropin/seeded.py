@@ -62,7 +62,7 @@ class Asked:
 
     def look_up(self, memory: Memory, own: Any) -> bool:
         """Whether the tuner's cache now has its key, stored or as a stopgap; NotTunedError in mode "strict"."""
-        mode, seed = env.current_mode(), seed_of(self.tuner)
+        since, mode, seed = _modes[-1], env.current_mode(), seed_of(self.tuner)
         if seed is not None and not self.kwargs.get("warmup") and not self._launches(seed):
             self.missed, self.passing, self._seed = own, True, seed  # not measured, and dropped after the call
             memory.note(own, seed.first_that_compiles(seed.call(self.args, self.kwargs), self.left()))
@@ -85,7 +85,8 @@ class Asked:
             why = failures.describe(error)
             log.warning("`%s`: no choice is looked up or stored (%s); Triton tunes it.", seed.tunable.name, why)
             self.missed, found = None, None
-        if found is None and (found := self._unmeasured(mode)) is not None and not self.passing:
+        is_gap = found is None and (found := self._unmeasured(mode)) is not None and not self.passing
+        if is_gap:
             memory.stop_gap(own, found)
         if found is None:
             if self.missed is not None and self.key is not None:
@@ -93,8 +94,9 @@ class Asked:
                 if self._seed.races and not self.kwargs.get("warmup"):
                     self._race = raced.Race(self.tuner, self._seed, self.key, self._call, self.left)
             return False
-        self.missed = None if not self.passing else own
         memory.note(own, found)
+        self.passing |= is_gap and since is not _modes[-1]  # the mode has ended meanwhile
+        self.missed = own if self.passing else None
         if self.key is not None and compiling.on:
             order.expect(self.key.digest)
         return True
@@ -305,7 +307,11 @@ class Untouched(Memory):
 _stopgaps: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()  # those that have any, by id
 
 
+_modes = [object()]  # another one at each change of mode
+
+
 def _end_stop_gaps() -> None:
+    _modes[:] = [object()]
     for memory in [*_stopgaps.values()]:
         memory.end_stop_gaps()
     _stopgaps.clear()

@@ -1,5 +1,6 @@
 """`install()` and `uninstall()`: what is put in place, beside whom, and that nothing of it stays."""
 
+import contextlib
 import logging
 
 import fake_cuda
@@ -187,6 +188,28 @@ def test_modes(make, x, bench, replace):
     with autotuned.mode("search"):
         make()[(4,)](x, 100)
     assert sorted(bench.calls) == [16, 16, 32, 32]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("asked", range(6))
+def test_a_mode_that_ends_during_a_call_leaves_no_untuned_config(make, x, bench, replace, asked):
+    """Wherever it ends: the grid is asked before the choice too, and another thread may end it at any time."""
+    autotuned.install(replace=replace)
+    kernel, left = make(), [asked]
+    with autotuned.mode("strict"):  # entered before: entering one drops untuned configs too
+        with contextlib.ExitStack() as serve:
+            serve.enter_context(autotuned.mode("serve"))
+
+            def grid(meta):
+                left[0] -= 1
+                if left[0] < 0:
+                    serve.close()
+                return (4,)
+
+            kernel[grid](x, 100)
+        with pytest.raises(NotTunedError):
+            kernel[(4,)](x, 100)
+    assert (kernel.best_config, bench.calls) == (CONFIGS[0], [])
 
 
 @pytest.mark.parametrize("replace", [False, True], ids=["seeded", "replaced"])
