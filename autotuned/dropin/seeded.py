@@ -242,13 +242,14 @@ class Memory(Choices):
         on_change: Called when a choice is replaced or removed, since bound launches must not outlive it.
     """
 
-    __slots__ = ("__weakref__", "on_change", "origin", "proxy", "untuned")
+    __slots__ = ("__weakref__", "gone", "on_change", "origin", "proxy", "untuned")
 
     def __init__(self, cache: Mapping[Any, Any], on_change: Callable[[], None]) -> None:
         super().__init__(cache)
         self.on_change, self.origin = on_change, cache
         self.proxy: Any = None  # the launcher for the tuner, or False if there can be none
         self.untuned: dict[Any, Any] = {}  # configs of mode "serve", which last until the mode changes
+        self.gone: dict[Any, Any] = {}  # those that were dropped, and of captures: for `__missing__`
 
     def __contains__(self, key: Any) -> bool:
         return super().__contains__(key) or self._look_up(key)  # the twin of `choices_contain` in `launch/c/front.h`
@@ -272,7 +273,16 @@ class Memory(Choices):
 
     def drop(self, key: Any) -> None:
         """Remove a choice that must not last."""
+        if (config := self.get(key)) is not None:  # asks no store
+            self.gone[key] = config
         super().pop(key, None)
+
+    def __missing__(self, key: Any) -> Any:
+        """The config of a call that found its key just before another thread dropped it."""
+        call = _asking.call
+        if call is None or call[0].cache is not self:
+            raise KeyError(key)
+        return self.gone[key]
 
     def stop_gap(self, key: Any, config: Any) -> None:
         """Let a config that Triton adds for a key last until the mode changes."""
@@ -407,8 +417,8 @@ def _ended(call: _Call) -> Asked | None:
 def known(tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | Mapping[str, Any]) -> Any:
     """The config of a `Replaced` for a call, from its cache or the store; None if it would be measured."""
     own = tuner.key_of(args, kwargs)
-    if tuner.cache.has(own):
-        return tuner.cache[own]
+    if (config := tuner.cache.get(own)) is not None:
+        return config
     seed, nargs = seed_of(tuner), tuner.nargs
     tuner.nargs = dict(zip(tuner.arg_names, args))
     try:

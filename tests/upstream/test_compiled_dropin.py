@@ -231,6 +231,33 @@ def test_an_untuned_config_of_mode_serve_lasts_until_the_mode_changes(make, x, b
         kernel[(4,)](x, 100)
 
 
+class Ending(int):
+    """An argument in the key, which ends a mode when it is looked up for the second time."""
+
+    seen = 0
+
+    def __hash__(self):
+        self.seen += 1
+        if self.seen == 2:
+            self.kernel.cache.end_stop_gaps()
+        return hash(int(self))
+
+
+def test_a_call_that_the_end_of_a_mode_overtakes_has_its_config(make, x, monkeypatch):
+    """Between Triton's question whether the cache has a key and the reading of it: a `KeyError` on busy threads."""
+    monkeypatch.setenv("AUTOTUNED_LAUNCHER", "python")  # C remembers what it found, but of one thread only
+    autotuned.install()
+    kernel, n = make(), Ending(100)
+    n.kernel = kernel
+    with autotuned.mode("serve"):
+        kernel[(4,)](x, 100)
+        [key] = kernel.cache
+        kernel[(4,)](x, n)
+        assert (kernel.best_config, len(kernel.cache)) == (CONFIGS[0], 0)
+    with pytest.raises(KeyError):
+        kernel.cache[key]
+
+
 def test_a_choice_that_a_program_puts_in_place_of_an_untuned_one_stays(make, x, bench):
     autotuned.install()
     kernel = make()
