@@ -236,13 +236,17 @@ def test_another_libdevice_is_not_kept(start, tmp_path):
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_global_that_changes_later_is_refused_as_by_triton(start, tmp_path, replace):
     """Triton records the globals that a kernel uses when it compiles, which a kept kernel does not."""
+    seen = []
     for compiled in (1, 0):
         kernels, kept = start(tmp_path / "kept", replace=replace)
         kernels.plain[(2,)](torch.zeros(128), 96, 64)
         assert kept.compiled == compiled
         kernels.SCALE = tl.constexpr(3)
-        with pytest.raises(RuntimeError, match="Global variable SCALE has changed"):
-            kernels.plain[(2,)](torch.zeros(128), 96, 64)
+        try:
+            seen.append(kernels.plain[(2,)](torch.zeros(128), 96, 64).name)  # Triton 3.6 compares no constexprs
+        except RuntimeError as error:
+            seen.append(str(error))
+    assert seen[0] == seen[1]
 
 
 STATE = """
