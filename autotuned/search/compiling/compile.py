@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from autotuned._startup import Protocol
-from autotuned.errors import LeftOutError
+from autotuned.errors import LeftOutError, SealedError
 from autotuned.key.source_text import parsed_again
 from autotuned.search import failures
 from autotuned.search.compiling import crew, parallelism, threads
@@ -233,7 +233,7 @@ class CompileStream:
             if one.hooked:
                 failures.let_go(error)
                 return one.index  # the hook may fix it
-            if not failures.is_passing(error):
+            if not failures.is_passing(error) and not isinstance(error, SealedError):
                 self.excluded[one.identity] = failures.describe(error)
             raise
         return one.index if one.hooked else self._note(one, compiled)
