@@ -312,7 +312,10 @@ class _Pool:
         self._over = lambda: True  # breaks the cycle with the search
 
     def submit(self, one: Wanted, compile_: Callable[[], Any]) -> Future[Any]:
-        future = self._threads.submit(self._run, one, compile_)
+        try:
+            future = self._threads.submit(self._run, one, compile_)
+        except RuntimeError:  # Python's executors end with the main thread; or the system starts no more threads
+            future = _done_here(partial(self._run, one, compile_))
         future.add_done_callback(lambda future: self.done.put(one.index))
         return future
 
@@ -326,7 +329,7 @@ class _Pool:
             try:
                 compiled = self._made(one, compile_)
             finally:
-                del self.begun[one.identity]
+                self.begun.pop(one.identity, None)
         self._memory.note(one.config, compiled)
         return compiled
 
@@ -364,6 +367,16 @@ class _Pool:
             except queue.Empty:
                 tick()
         return None
+
+
+def _done_here(action: Callable[[], Any]) -> Future[Any]:
+    """The result of an action that this thread runs now."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(action())
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 class _Slot:
