@@ -1,7 +1,10 @@
 """One process of `test_fresh_process.py`: its thread tunes after the main thread has ended, with the tuner of the argument."""
 
+import contextlib
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import fake_cuda
 import pytest
@@ -33,8 +36,10 @@ def add(x_ptr, n, BLOCK: tl.constexpr):
 
 
 def work():
-    """Tune, once nothing but this thread is left."""
-    threading.main_thread().join()
+    """Tune, once Python's executors have ended with the main thread."""
+    with contextlib.suppress(RuntimeError), ThreadPoolExecutor(1) as executor:
+        while True:
+            executor.submit(time.sleep, 0.01).result()
     add[(4,)](torch.zeros(100), 100)
     print(len(compiled), fake_cuda.Launcher.launches[-1].arguments["BLOCK"])
 
