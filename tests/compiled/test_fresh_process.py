@@ -53,7 +53,5 @@ def test_a_process_that_tunes_nothing_of_its_own_is_sealed_too(tmp_path):
 def test_a_thread_tunes_after_the_main_thread_has_ended(tmp_path, tuner):
     """Programs that start their threads and return: Python's executors take no work from then on."""
     anew = partial(subprocess.run, capture_output=True, text=True)
-    said = run(
-        tmp_path, "threaded", "threaded_process.py", tuner, how=anew, AUTOTUNED_CACHE_DIR=str(tmp_path / "store")
-    )
-    assert said == "3 32\n"
+    own = {"AUTOTUNED_CACHE_DIR": str(tmp_path / "store"), "AUTOTUNED_COMPILE_WORKERS": "2"}
+    assert run(tmp_path, "threaded", "threaded_process.py", tuner, how=anew, **own) == "3 32\n"
