@@ -28,8 +28,15 @@ _Value = TypeVar("_Value", bound=str)
 _Default = TypeVar("_Default", bound=str)
 
 
+class _Block:
+    """An open `with autotuned.mode(...)`. Compared by identity: blocks of one mode may be left in any order."""
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+
+
 # Modes pushed by `with autotuned.mode(...)`. Process-wide: autograd runs backward kernels on its own threads.
-_pushed: list[Mode] = []
+_pushed: list[_Block] = []
 _on_mode_change: list[Callable[[], None]] = []
 
 
@@ -64,7 +71,8 @@ def _choice(name: str, allowed: tuple[_Value, ...], default: _Default) -> _Value
 
 def current_mode() -> Mode:
     """The mode in force: the innermost `autotuned.mode(...)`, otherwise `AUTOTUNED_MODE`, otherwise "auto"."""
-    return _pushed[-1] if _pushed else _choice("AUTOTUNED_MODE", MODES, "auto")
+    innermost = _pushed[-1:]  # read once: another thread may leave its block
+    return innermost[0].mode if innermost else _choice("AUTOTUNED_MODE", MODES, "auto")
 
 
 @contextmanager
@@ -79,15 +87,13 @@ def mode(name: Mode) -> Iterator[None]:
     """
     if name not in MODES:
         raise ValueError(f"autotuned.mode: expected one of {', '.join(MODES)}, got {name!r}.")
-    _pushed.append(name)
-    _tell_mode_change()
+    block = _Block(name)
+    _pushed.append(block)
     try:
+        _tell_mode_change()
         yield
     finally:
-        # Not a plain pop: threads may leave their blocks in any order.
-        _pushed.reverse()
-        _pushed.remove(name)
-        _pushed.reverse()
+        _pushed.remove(block)  # not a plain pop: threads and tasks may leave their blocks in any order
         _tell_mode_change()
 
 

@@ -1,3 +1,4 @@
+import itertools
 import logging
 import os
 import subprocess
@@ -64,6 +65,40 @@ def test_an_unknown_mode_is_refused_before_it_is_in_force() -> None:
     ):
         pass
     assert env.current_mode() == "auto"
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_blocks_of_tasks_end_in_any_order(order: tuple[int, ...]) -> None:
+    """Of the blocks that are open, the latest is in force, also where several have the same mode."""
+    modes: list[env.Mode] = ["serve", "off", "serve"]
+    blocks = [env.mode(mode) for mode in modes]
+    for block in blocks:
+        block.__enter__()
+    left = [0, 1, 2]
+    for place in order:
+        assert env.current_mode() == modes[left[-1]]
+        blocks[place].__exit__(None, None, None)
+        left.remove(place)
+    assert env.current_mode() == "auto"
+
+
+def test_a_block_that_ends_shows_other_threads_no_other_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the list of blocks holds between two steps of an end, other threads read."""
+
+    class Watched(list[object]):
+        def __getattribute__(self, name: str) -> object:
+            seen.append(env.current_mode())
+            return super().__getattribute__(name)
+
+    seen: list[str] = []
+    monkeypatch.setattr(env, "_pushed", Watched())
+    outer, inner, ending = env.mode("strict"), env.mode("search"), env.mode("serve")
+    outer.__enter__()
+    ending.__enter__()
+    inner.__enter__()
+    seen.clear()
+    ending.__exit__(None, None, None)
+    assert set(seen) == {"search"} and env.current_mode() == "search"
 
 
 def test_a_mode_holds_on_every_thread() -> None:

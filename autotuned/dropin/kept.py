@@ -17,10 +17,11 @@ from autotuned.binaries import file as binaryfile
 from autotuned.binaries.file import BinaryFile
 from autotuned.binaries.variant import Code, Form, Variant, plain
 from autotuned.configfiles import policy
-from autotuned.dropin import kept_host
+from autotuned.dropin import kept_choices, kept_host
 from autotuned.dropin.stock_tuner import keeping
 from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import exact, source
+from autotuned.resolve import active
 from autotuned.search import failures
 from autotuned.triton_compat import compiled, fingerprint, globals_used, launcher, specialization
 from autotuned.triton_compat import kernel as toolchain
@@ -70,6 +71,7 @@ class Kept:
         found = self._found(src, wanted) if wanted is not None else None
         if found is None or wanted is None:
             return self._compiled(wanted, compile_)
+        globals_used.record(src.fn)
         self.loaded += 1
         events.emit("load", wanted.kernel, wanted.digest, time.perf_counter() - start, str(self._path(wanted)))
         compiled.replace_if_refused(found, partial(self._instead, wanted, compile_))
@@ -149,11 +151,13 @@ def begin(folder: Path, put: Callable[[Kept], Kept], now: Callable[[], Kept | No
         launcher.stand_in_for_build(kept_host.keeper(folder)),
     ]
     keeping.append(folder)
+    active.elsewhere.append(kept_choices.all_of_them)
 
     def end() -> None:
         for one in undo:
             one()
         keeping.remove(folder)
+        active.elsewhere.remove(kept_choices.all_of_them)
 
     return end
 

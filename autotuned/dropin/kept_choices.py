@@ -6,14 +6,17 @@ Each is a record of the store, under the call's key with the launch interface in
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from autotuned import disk, env
 from autotuned.dropin.stock_tuner import keeping
 from autotuned.key.key import Key
 from autotuned.resolve import sources
-from autotuned.store import layout, record, records
+from autotuned.store import layout, listing, record, records
 from autotuned.store.choice import Candidates, Choice, Origin
 from autotuned.store.conditions import Conditions
+from autotuned.store.record import identity_of
+from autotuned.triton_compat import fingerprint
 
 
 def are_there() -> bool:
@@ -25,6 +28,17 @@ def find(key: Key, candidates: Candidates, needed: Conditions) -> Choice | None:
     """The kept choice for a key among the candidates."""
     places = [(Origin.STORE, lambda key, live, at=at: sources.look_at_record(key, live, needed, at)) for at in keeping]
     return sources.find(key, candidates, places)
+
+
+def all_of_them() -> Iterator[tuple[Key, str]]:
+    """The choices of the folder with the keys that the store has for their calls, and the configs' identities."""
+    ours = fingerprint.launch_interface()
+    for folder in keeping:
+        for path, found in listing.all_records(quietly=True, store=folder):
+            context = {**found.key.context}
+            if context.pop("interface", "") == ours and found.winner is not None and found.key.digest == path.stem:
+                toolchain = fingerprint.of(context["device"]["arch"], layout.root())
+                yield Key(found.key.kernel, found.key.call, {**context, **toolchain}), identity_of(found.winner)
 
 
 def keep(stored: Key, key: Key) -> None:

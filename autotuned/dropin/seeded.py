@@ -63,7 +63,7 @@ class Asked:
 
     def look_up(self, memory: Memory, own: Any) -> bool:
         """Whether the tuner's cache now has its key, stored or as a stopgap; NotTunedError in mode "strict"."""
-        mode, seed = env.current_mode(), seed_of(self.tuner)
+        since, mode, seed = _modes[-1], env.current_mode(), seed_of(self.tuner)
         if seed is not None and not self.kwargs.get("warmup") and not self._launches(seed):
             self.missed, self.passing, self._seed = own, True, seed  # not measured, and dropped after the call
             memory.note(own, seed.first_that_compiles(seed.call(self.args, self.kwargs), self.left()))
@@ -94,9 +94,10 @@ class Asked:
                     self._race = raced.Race(self.tuner, self._seed, self.key, self._call, self.left)
             return False
         if not self.passing:
-            self.missed = None
             memory.stop_gap(own, found, until)
         memory.note(own, found)
+        self.passing |= since is not _modes[-1]  # the mode has ended meanwhile
+        self.missed = own if self.passing else None
         if self.key is not None and compiling.on:
             order.expect(self.key.digest)
         return True
@@ -243,13 +244,14 @@ class Memory(Choices):
         on_change: Called when a choice is replaced or removed, since bound launches must not outlive it.
     """
 
-    __slots__ = ("__weakref__", "_gaps", "on_change", "origin", "proxy")
+    __slots__ = ("__weakref__", "_gaps", "_gone", "on_change", "origin", "proxy")
 
     def __init__(self, cache: Mapping[Any, Any], on_change: Callable[[], None]) -> None:
         super().__init__(cache)
         self.on_change, self.origin = on_change, cache
         self.proxy: Any = None  # the launcher for the tuner, or False if there can be none
         self._gaps: dict[Any, tuple[Any, str]] = {}  # configs to drop at a change of mode; to which one, if named
+        self._gone: dict[Any, Any] = {}  # those that were dropped, and of captures: for `__missing__`
 
     def __contains__(self, key: Any) -> bool:
         return super().__contains__(key) or self._look_up(key)  # the twin of `choices_contain` in `launch/c/front.h`
@@ -271,7 +273,16 @@ class Memory(Choices):
 
     def drop(self, key: Any) -> None:
         """Remove a choice that must not last."""
+        if (config := self.get(key)) is not None:  # asks no store
+            self._gone[key] = config
         super().pop(key, None)
+
+    def __missing__(self, key: Any) -> Any:
+        """The config of a call that found its key just before another thread dropped it."""
+        call = _current.get()
+        if call is None or call.tuner.cache is not self:
+            raise KeyError(key)
+        return self._gone[key]
 
     def stop_gap(self, key: Any, config: Any, until: str) -> None:
         """Let a config that is noted for a key last until the mode changes, or changes to `until`, if that is named."""
@@ -308,8 +319,11 @@ class Untouched(Memory):
 _stopgaps: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()  # those that have any, by id
 
 
+_modes = [object()]  # another one at each change of mode
+
+
 def _end_stop_gaps() -> None:
-    mode = env.current_mode()
+    _modes[:], mode = [object()], env.current_mode()
     for memory in [*_stopgaps.values()]:
         memory.end_stop_gaps(mode)
 
@@ -395,8 +409,8 @@ def _is_a_hook(frame: FrameType | None) -> bool:
 def known(tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | Mapping[str, Any]) -> Any:
     """The config of a `Replaced` for a call, from its cache or the store; None if it would be measured."""
     own = tuner.key_of(args, kwargs)
-    if tuner.cache.has(own):
-        return tuner.cache[own]
+    if (config := tuner.cache.get(own)) is not None:
+        return config
     seed, nargs = seed_of(tuner), tuner.nargs
     tuner.nargs = dict(zip(tuner.arg_names, args))
     try:

@@ -126,7 +126,9 @@ class _Memories:
 
 def _place(tensor: Any) -> tuple[str, int]:
     if is_torch(tensor):
-        return "torch", int(tensor.untyped_storage().data_ptr()) or -id(tensor)
+        # Torch says that a tensor without elements is at address 0, whatever memory it is a part of.
+        storage = int(tensor.untyped_storage().data_ptr()) if tensor.numel() else 0
+        return "torch", storage or -id(tensor)
     base = tensor
     while hasattr(getattr(base, "base", None), "__array_interface__"):  # false if the base is a torch tensor
         base = base.base
@@ -348,6 +350,8 @@ def _fill(flat: Any, data: Json, random_seed: int) -> None:
     generator = torch.Generator(flat.device).manual_seed(random_seed)
     if data is None and flat.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         flat.normal_(generator=generator)
+    elif data is None and "float4" in str(flat.dtype):  # two numbers in a byte, which torch converts from no dtype
+        flat.view(torch.uint8).random_(generator=generator)
     elif data is None:  # torch cannot draw every dtype, such as fp8
         wide = torch.complex64 if flat.dtype.is_complex else torch.float16
         flat.copy_(torch.empty(flat.shape, dtype=wide, device=flat.device).normal_(generator=generator))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 # Kept here, since most processes never import the modules that fill them.
 agreements: list[Agreement] = []  # the last one is in force
 recorders: list[Recorder] = []  # likewise
+# Choices that the store does not have, with their keys in the store and their configs' identities.
+elsewhere: list[Callable[[], Iterator[tuple[Key, str]]]] = []
+drops = [object()]  # another one whenever bound choices are dropped: a call that began before is not bound
 _on_change: list[Callable[[], None]] = []
 
 

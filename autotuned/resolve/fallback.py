@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from autotuned.errors import ConfigError
+from autotuned.errors import ConfigError, SealedError
 from autotuned.resolve import explain
 from autotuned.resolve.request import Question, is_sealed
 from autotuned.search import failures
@@ -96,6 +96,8 @@ def first_that_compiles(
         try:
             if not is_shipped(call, config):
                 tunable.compile(call, config)
+        except SealedError:
+            return config  # its launch raises this error: that another is compiled is no reason to launch that one
         except Exception as error:
             log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -37,20 +37,18 @@ class Sealed:
     """A seal that ends with its `with` block."""
 
     def __init__(self, seal: Seal) -> None:
-        self._seal = seal
+        self.seal = seal
 
     def __enter__(self) -> Sealed:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for place in reversed(range(len(_seals))):  # threads may leave their blocks in any order
-            if _seals[place] is self._seal:
-                del _seals[place]
-                break
+        with suppress(ValueError):  # lifted by `unseal`
+            _seals.remove(self)  # by identity: threads and tasks may leave their blocks in any order
 
 
 # Process-wide, since autograd launches on its own threads.
-_seals: list[Seal] = []
+_seals: list[Sealed] = []
 _lifted: list[bool] = []  # whether `unseal` lifted AUTOTUNED_SEAL
 
 
@@ -72,12 +70,12 @@ def seal(on: env.OnSeal = "error", *, all: bool = False) -> Sealed:
     """
     if on not in env.SEALS:
         raise OptionError(f"on: expected 'error' or 'warn', got {on!r}.", option="on", problem=f"got {on!r}")
-    made = Seal(on, all)
+    made = Sealed(Seal(on, all))
     _seals.append(made)
     events.begin()
     if all:
         watch()
-    return Sealed(made)
+    return made
 
 
 def unseal() -> None:
@@ -94,7 +92,7 @@ def current() -> Seal | None:
     """
     seals = _seals[-1:]
     if seals:
-        return seals[0]
+        return seals[0].seal
     kind = "" if _lifted else env.seal_kind()
     return Seal(kind, False) if kind else None
 

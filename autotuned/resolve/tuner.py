@@ -80,14 +80,11 @@ class Tuner:
         on_written: Callable[[list[str]], None],
         on_table: Callable[[launcher.Launcher], None] = lambda table: None,
     ) -> None:
-        self.tunable = tunable
-        self.options = options
-        self._on_table = on_table
+        self.tunable, self.options, self._on_table = tunable, options, on_table
         self.chooser = Chooser(tunable, options, self._learn, on_written)
         self.on_choice, self._pinned = on_choice, pinned
-        self.bind_failed = False
+        self.bind_failed, self.misses = False, 0
         self._compared: set[Any] = set()  # kinds of launches for which C and the Python twin agreed
-        self.misses = 0
         self._rebuild(self.chooser.state.listed(options.configs())[1])
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
             note_tuned(kernel.innermost(tunable.fn), tunable.name)
@@ -121,8 +118,7 @@ class Tuner:
 
     def _learn(self, configs: list[Any]) -> None:
         candidates.check(configs, self.tunable)
-        tuned = self.chooser.state.names_set_by(configs)
-        if not tuned <= self.tuned:
+        if not (tuned := self.chooser.state.names_set_by(configs)) <= self.tuned:
             self._rebuild(self.tuned | tuned)
 
     def _count_exactly(self) -> None:
@@ -141,6 +137,7 @@ class Tuner:
         """
         configs = self.options.configs()
         candidates.check(candidates.listed(configs, self.tunable.name), self.tunable)
+        active.drops[:] = [object()]
         self._rebuild(self.chooser.state.listed(configs)[1])
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, values: tuple[Any, ...] = ()) -> Call:
@@ -202,6 +199,7 @@ class Tuner:
         """Choose, and call `act` with the choice; returns both results."""
         self._refuse_without_tensor(call)
         while True:
+            vars(call)["since"] = active.drops[-1]
             chosen = self.chooser.choose(call, self._pinned(call), search)
             choice = chosen.choice
             try:
@@ -263,8 +261,7 @@ class Tuner:
         before = self._prologue(call, config)
         if before is not None:
             before(values)
-        start = time.perf_counter()
-        comes_first = self.chooser.shipped.comes_first(choice)
+        start, comes_first = time.perf_counter(), self.chooser.shipped.comes_first(choice)
         is_first = comes_first and before is None and not call.has_descriptors  # looked up after the grid was asked
         binary = None if is_first else self.chooser.shipped.load(call, choice)
         if is_first or (binary is not None and before is None and not call.has_descriptors):
@@ -337,9 +334,11 @@ class Tuner:
         if isinstance(self.tunable, TunableKernel):
             _watch_environment()
         is_bound = chosen.choice.lasting and not call.options and tuple(call.arguments) == self.names
-        if is_bound:
+        if is_bound := is_bound and call.since is active.drops[-1]:
             self._count_exactly()
             is_bound = self._put(chosen, before, result)
+            if call.since is not active.drops[-1]:  # by another thread just now
+                self.launcher.clear()
         self.chooser.state.compile_s += launched - start
         self.chooser.state.bind_s += time.perf_counter() - launched
         return is_bound
@@ -352,8 +351,7 @@ class Tuner:
             return False
         device = ready.device if ready.device is not None or not self._is_bindable else kernel.current_device()
         ready = self._used(ready, self.chooser.state.kept(chosen, device))
-        values = tuple(call.arguments.values())
-        in_c = self.launcher.in_c
+        values, in_c = tuple(call.arguments.values()), self.launcher.in_c
         is_bound = (in_c is not None and in_c.bind(values, ready)) or self.launcher.bind(values, ready)
         if is_bound and chosen.choice.origin is Origin.RULE:
             self.unseen = self.unseen or unseen.Families(self)
@@ -414,6 +412,7 @@ class Tuner:
 
     def forget(self) -> None:
         """Forget this process's choices; records on disk stay."""
+        active.drops[:] = [object()]
         self.chooser.state.forget()
         self.launcher.clear()
 
@@ -424,6 +423,7 @@ MOST_COMPARED = 256  # kinds of launches to remember: they keep the types of arg
 
 def drop_bound() -> None:
     """Clear all launch tables: after a change of mode or environment nothing bound may answer."""
+    active.drops[:] = [object()]
     for tuner in list(_tuners):
         tuner.launcher.clear()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotuned.errors import CheckError, DecorationError, DeviceLostError, OutOfMemoryError
+from autotuned.errors import CheckError, DecorationError, DeviceLostError, OutOfMemoryError, SealedError
 from autotuned.search import failures, search
 from autotuned.search.compiling import parallelism
 from autotuned.search.job import Job, Outcome
@@ -184,7 +184,7 @@ class _Batches:
             search.run(wanted, found)
             self._outcome.winner, self._outcome.quality = found.winner, found.quality
             self._incumbent = found.winner
-        except (DeviceLostError, OutOfMemoryError, CheckError):
+        except (DeviceLostError, OutOfMemoryError, CheckError, SealedError):
             raise
         except Exception as error:  # nothing of this batch runs
             if error is self._error or any(one.usable for one in found.timings):

@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
-from autotuned.errors import CheckError
+from autotuned.errors import CheckError, SealedError
 from autotuned.search import benchmark, exclusions, failures, race
 from autotuned.search.compiling.compile import CompileStream, Ready, Waiting, Wanted
 from autotuned.search.exclusions import Reason
@@ -40,6 +40,7 @@ def run(job: Job, outcome: Outcome) -> None:
         DeviceLostError: A config left the device in an error state, or it was in one before.
         OutOfMemoryError: Not enough free memory to search now.
         CheckError: The reference raises, or disagrees with most configs.
+        SealedError: A seal that began meanwhile forbids to compile the rest.
         Exception: The error that every config raised, if it is the same one: then it is the user's bug, not a config's.
     """
     search = _Search(job, outcome)
@@ -297,6 +298,8 @@ class _Search:
     def _catching(self, trial: Trial) -> Iterator[None]:
         try:
             yield
+        except SealedError:  # since the search began: no fault of the config
+            raise
         except Exception as error:
             trial.error = describe(error)
             self._note_error(trial, error)

@@ -177,6 +177,7 @@ class _Used(NamedTuple):
     live: Live
     needed: Conditions
     bounds: list[Bound]
+    known: list[Bound]  # all of the tuner when they were looked at
 
     def label(self, config: Any) -> str:
         return self.tuner.chooser.label(config)
@@ -255,7 +256,8 @@ def _why_not(strict: bool, alone: bool) -> str:
 
 def _used_by(of: Tuner) -> Iterator[_Used]:
     found: dict[tuple[Key, int, str], _Used] = {}
-    for one in of.launcher.bounds():
+    known = of.launcher.bounds()
+    for one in known:
         use: Chosen | None = one.use
         if use is None:
             continue
@@ -265,7 +267,7 @@ def _used_by(of: Tuner) -> Iterator[_Used]:
             one.use = use.replace(key=key, needed=needed)
         if of.chooser.state.keeps(key):
             same = key, id(use.live), canonical(needed.to_json())
-            found.setdefault(same, _Used(of, key, use.live, needed, [])).bounds.append(one)
+            found.setdefault(same, _Used(of, key, use.live, needed, [], known)).bounds.append(one)
     yield from found.values()
     bound = {key for key, _, _ in found}
     state = of.chooser.state
@@ -273,6 +275,19 @@ def _used_by(of: Tuner) -> Iterator[_Used]:
         if key not in bound and state.keeps(key) and (stamp := _changed(of, key)) is not None:
             _seen[of][key.digest] = stamp, False
             state.choices.pop(key, None)  # the next call looks it up
+            _drop_in_flight(of, key, known)
+
+
+def _drop_in_flight(of: Tuner, key: Key, known: list[Bound]) -> None:
+    """Let no call keep a key's older choice that began before it was replaced: its record counts as seen from now on.
+
+    Those in flight are not bound, and those bound since `known` was read are looked up again with all of the kernel.
+    """
+    active.drops[:] = [object()]
+    ids = set(map(id, known))
+    late = (one.use for one in of.launcher.bounds() if id(one) not in ids and one.use is not None)
+    if any(use.key is None or use.key == key for use in late):
+        of.launcher.clear()
 
 
 def _changed(of: Tuner, key: Key) -> Any:
@@ -363,6 +378,7 @@ def _swapped(ready: _Ready) -> Swap:
     swap.launches = sum(used.tuner.launcher.swap(old, new) for old, new in ready.pairs)
     if swap.launches:
         used.tuner.chooser.state.remember(used.key, ready.choice)
+        _drop_in_flight(used.tuner, used.key, [*used.known, *(new for _, new in ready.pairs)])
         used.tuner.on_choice(ready.pairs[0][1].use.call, ready.choice, launched=False)
         words = f"{swap.before} -> {swap.after} ({ready.choice.where})"
         events.emit("swap", swap.kernel, swap.digest, swap.seconds, words)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from autotuned import _native
 from autotuned._startup import Frozen, later
 from autotuned.key.key import PLAIN, TENSORS, is_descriptor
-from autotuned.key.source_text import parsed_again
 from autotuned.triton_compat import globals_used, kernel, versions
 
 if TYPE_CHECKING:
@@ -236,8 +235,7 @@ def handle_of(jit: Any, binary: Any, device: int) -> Handle:
 def handle_outside(jit: Any, binary: Any, device: int) -> Handle:
     """Prepare a direct launch of a binary outside Triton's caches: the same guards except for the cache."""
     try:
-        if globals_used.may_be_recorded(jit):
-            parsed_again(lambda: jit.cache_key)  # then Triton has recorded the globals that the kernel uses
+        globals_used.record(jit)
         return _handle(jit, binary, device, {"": binary}, "", None)
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error

@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from autotuned._startup import renewed
-from autotuned.key import reach
+from autotuned.key import reach, source_text
 
 # Names are found by splitting at all other characters, without `re`: compiling a pattern takes 0.2 ms.
 _DIGITS = "0123456789"
@@ -35,6 +35,12 @@ def may_be_recorded(jit: Any) -> bool:
         _clear.clear()
     _clear[id(jit)] = weakref.ref(jit), jit.src
     return False
+
+
+def record(jit: Any) -> None:
+    """Let Triton record the globals that a function uses, as when it compiles: its launches check them from then on."""
+    if may_be_recorded(jit):
+        source_text.parsed_again(lambda: jit.cache_key)
 
 
 _clear: dict[int, tuple[Any, str]] = {}  # by id: functions without such globals, and their text

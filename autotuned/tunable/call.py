@@ -27,6 +27,7 @@ class Call(Frozen):
     arguments: Mapping[str, Any]  # all parameters that are not tuned, by name, in order, with defaults
     options: Mapping[str, Any] = MappingProxyType({})  # launch options among the keywords, such as `num_warps`
     grid: Any = None  # as given by the caller; None for plain callables
+    since = None  # set by `Tuner` when it began to choose: what `active.drops` held then
 
     def full(self, config: Any) -> dict[str, Any]:
         """All arguments by name with the config's values, as passed to Triton's hooks."""

@@ -12,6 +12,8 @@ from triton import Config, knobs
 
 import autotuned
 from autotuned import autotune
+from autotuned.errors import NotTunedError
+from autotuned.resolve import active
 from autotuned.store import listing
 from autotuned.triton_compat import kernel as toolchain
 
@@ -223,6 +225,47 @@ def compiles(monkeypatch):
 
     monkeypatch.setattr(knobs.runtime, "jit_post_compile_hook", note)
     return compiled
+
+
+@pytest.mark.parametrize("mode", ["serve", "off"])
+def test_a_mode_that_ends_while_a_call_is_launched_leaves_nothing_bound(tuned, xy, launches, bench, mode):
+    """Another thread or task may end it: from then on its untuned config must not answer."""
+    open_ = [autotuned.mode(mode)]
+    open_[0].__enter__()
+
+    def grid(meta):
+        while open_:
+            open_.pop().__exit__(None, None, None)
+        return (4,)
+
+    tuned[grid](*xy, 100)
+    assert launches[-1].arguments["BLOCK"] == 16 and bench.calls == []
+    with autotuned.mode("strict"), pytest.raises(NotTunedError):
+        tuned[(4,)](*xy, 100)
+    tuned[(4,)](*xy, 100)
+    assert launches[-1].arguments["BLOCK"] == 32
+
+
+def test_a_mode_that_ends_while_a_call_is_bound_leaves_nothing_bound(tuned, block, monkeypatch):
+    with autotuned.mode("serve"):
+        put = tuned.tuner._put
+        monkeypatch.setattr(tuned.tuner, "_put", lambda *given: (put(*given), active.tell_change())[0])
+        assert block() == 16 and tuned.cache_info().size == 0
+
+
+def test_a_pin_that_is_written_while_a_call_is_launched_is_used_from_then_on(tuned, xy, launches):
+    tuned[(4,)](*xy, 100)
+    x, y = torch.zeros(101)[1:], torch.zeros(101)[1:]  # of another alignment, so it misses the table
+
+    def grid(meta):
+        for key in tuned.cache:
+            tuned.cache[key] = CONFIGS[2]
+        return (4,)
+
+    tuned[grid](x, y, 100)
+    assert launches[-1].arguments["BLOCK"] == 32
+    tuned[(4,)](x, y, 100)
+    assert launches[-1].arguments["BLOCK"] == 64
 
 
 def test_warmup_compiles_without_launch_search_or_benchmark(tuned, xy, launches, bench, compiles):

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import forked
+import pytest
 
 HERE = Path(__file__).parent
 
 
-def run(tmp_path, name, script="process.py", how=forked.run, **environment):
+def run(tmp_path, name, script="process.py", *args, how=forked.run, **environment):
     """What a process of its own printed, with a folder of binaries that no other process has written to."""
     environment = {
         **os.environ,
@@ -20,7 +21,7 @@ def run(tmp_path, name, script="process.py", how=forked.run, **environment):
         "TRITON_CACHE_DIR": str(tmp_path / f"triton-{name}"),
         **environment,
     }
-    done = how([sys.executable, str(HERE / script)], env=environment, timeout=120)
+    done = how([sys.executable, str(HERE / script), *args], env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -46,3 +47,11 @@ def test_the_second_process_measures_nothing_and_compiles_once(tmp_path):
 def test_a_process_that_tunes_nothing_of_its_own_is_sealed_too(tmp_path):
     said = run(tmp_path, "installed", "installed_process.py")
     assert said == "compile `x_ptr`: address not divisible by 16; compiled were: divisible\n"
+
+
+@pytest.mark.parametrize("tuner", ["autotuned", "triton"])
+def test_a_thread_tunes_after_the_main_thread_has_ended(tmp_path, tuner):
+    """Programs that start their threads and return: Python's executors take no work from then on."""
+    anew = partial(subprocess.run, capture_output=True, text=True)
+    own = {"AUTOTUNED_CACHE_DIR": str(tmp_path / "store"), "AUTOTUNED_COMPILE_WORKERS": "2"}
+    assert run(tmp_path, "threaded", "threaded_process.py", tuner, how=anew, **own) == "3 32\n"

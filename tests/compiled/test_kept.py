@@ -13,11 +13,15 @@ import fake_cuda
 import pytest
 import torch
 import triton
+import triton.language as tl
 from damages import DAMAGES
 from kept_library import TEXT, module
 from triton.compiler import compiler
 
+import autotuned
+from autotuned import disk
 from autotuned.dropin import install, stock_tuner
+from autotuned.store import listing, record
 from autotuned.triton_compat import fingerprint
 
 
@@ -229,6 +233,22 @@ def test_another_libdevice_is_not_kept(start, tmp_path):
     assert kept.compiled == 1 and not (tmp_path / "kept").exists()
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_global_that_changes_later_is_refused_as_by_triton(start, tmp_path, replace):
+    """Triton records the globals that a kernel uses when it compiles, which a kept kernel does not."""
+    seen = []
+    for compiled in (1, 0):
+        kernels, kept = start(tmp_path / "kept", replace=replace)
+        kernels.plain[(2,)](torch.zeros(128), 96, 64)
+        assert kept.compiled == compiled
+        kernels.SCALE = tl.constexpr(3)
+        try:
+            seen.append(kernels.plain[(2,)](torch.zeros(128), 96, 64).name)  # Triton 3.6 compares no constexprs
+        except RuntimeError as error:
+            seen.append(str(error))
+    assert seen[0] == seen[1]
+
+
 STATE = """
 class State:
     def __init__(self):
@@ -303,6 +323,21 @@ def test_a_choice_that_the_store_had_before_is_kept_at_its_first_use(tune, tmp_p
     assert tune(tmp_path / "one", "same")[:2] == (64, 3)
     assert tune(tmp_path / "two", "same")[:2] == (64, 0)
     assert tune(tmp_path / "two")[:2] == (64, 0)
+
+
+def test_the_digest_of_all_choices_covers_the_folder(tune, tmp_path):
+    """As long as it serves: a start whose store is empty has the choices of the one that measured."""
+    nothing = autotuned.choices_digest()
+    tune(tmp_path / "kept")
+    measured = autotuned.choices_digest()
+    tune(tmp_path / "kept")
+    assert autotuned.choices_digest() == measured != nothing
+    [(path, found)] = listing.all_records(store=tmp_path / "kept")
+    other = next(one for one in found.timings if one.config != found.winner)
+    path.write_text(disk.text(record.dump(found.replace(winner=other.config, median_us=other.median_us))))
+    assert autotuned.choices_digest() not in (measured, nothing)
+    install.uninstall()
+    assert autotuned.choices_digest() == nothing
 
 
 def test_a_choice_that_is_kept_is_found_without_a_hash_over_triton(tune, tmp_path, monkeypatch):

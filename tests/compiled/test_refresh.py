@@ -82,6 +82,30 @@ def test_every_signature_of_a_key_is_swapped_and_only_that_key(launches):
     assert autotuned.refresh().swaps == []
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["first of its key", "another signature"])
+def test_a_call_in_flight_does_not_bind_the_old_choice_for_good(launches, first):
+    """A refresh on another thread, while the call compiles: later refreshes see no newer record."""
+    kernel, (x, y), asked = tuned(), torch.zeros(2, 128), itertools.count()
+    store_choice(kernel, MIDDLE, x, y, 100, 0.5, grid=grid)
+    if not first:
+        kernel[grid](x, y, 100, 0.5)
+
+    def refreshed(meta):
+        if next(asked) == len(CONFIGS) + 1:  # before the choice it was asked for each of them, and for the key
+            store_choice(kernel, LARGE, x, y, 100, 0.5, grid=grid)
+            autotuned.refresh()
+        return grid(meta)
+
+    launches.clear()
+    kernel[refreshed](x[1:], y, 100, 0.5)
+    assert blocks(launches) == [32] and next(asked) > len(CONFIGS) + 1
+    launches.clear()
+    autotuned.refresh()
+    kernel[grid](x[1:], y, 100, 0.5)
+    kernel[grid](x, y, 100, 0.5)
+    assert blocks(launches) == [64, 64]
+
+
 def test_hooks_and_zeroing_go_with_their_config(launches):
     seen = []
     configs = [Config({"BLOCK": 16}), Config({"BLOCK": 32}, pre_hook=lambda args: seen.append(args["BLOCK"]))]

@@ -17,6 +17,7 @@ from triton import Config
 import autotuned
 from autotuned.errors import NotTunedError, SealedError
 from autotuned.resolve import sealing
+from autotuned.store import listing
 
 
 def kernel_of(bench=None, name="app.sealed", **more):
@@ -30,6 +31,11 @@ def kernel_of(bench=None, name="app.sealed", **more):
         tl.store(x_ptr + i * s, 1.0, mask=i < n)
 
     return add
+
+
+def add(x_ptr, n, s, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i * s, 1.0, mask=i < n)
 
 
 @pytest.fixture(autouse=True)
@@ -235,6 +241,38 @@ def test_seals_nest_and_unseal_lifts_all():
     call(kernel, offset=1)
     with outer:
         pass
+
+
+def test_seals_of_tasks_end_in_any_order():
+    outer, inner = autotuned.seal("warn"), autotuned.seal("warn")
+    latest = autotuned.seal()
+    for ended in (inner, outer, inner):  # the last is lifted already
+        with ended:
+            pass
+    assert sealing._seals == [latest] and sealing.forbids()
+
+
+def test_a_seal_that_begins_during_a_search_is_no_fault_of_the_configs(monkeypatch):
+    """All that were not compiled yet were stored as failed, and never tried again."""
+    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "1")
+    kernel = autotuned.autotune([Config({"BLOCK": 16 << power}) for power in range(5)], key=["n"])(triton.jit(add))
+    seal = lambda event: event.kind == "compile" and autotuned.seal()
+    with autotuned.on_event(seal), pytest.raises(SealedError):
+        call(kernel)
+    assert [timing for _, record in listing.all_records() for timing in record.timings if not timing.usable] == []
+    autotuned.unseal()
+    call(kernel)
+    [(_, record)] = listing.all_records()
+    assert [timing.status for timing in record.timings] == ["ok"] * 5
+
+
+@pytest.mark.parametrize("mode", ["serve", "off"])
+def test_an_untuned_call_does_not_get_another_config_because_that_is_compiled(launches, mode):
+    kernel = kernel_of()
+    kernel.fn.warmup(torch.zeros(512), 96, 2, BLOCK=32, grid=(4,))
+    with autotuned.mode(mode), autotuned.seal(), pytest.raises(SealedError) as caught:
+        call(kernel)
+    assert caught.value.reason == "`BLOCK`: 16; compiled were: 32" and launches == []
 
 
 def test_the_environment_seals(monkeypatch):

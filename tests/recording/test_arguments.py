@@ -154,6 +154,23 @@ def test_tensors_of_one_memory_are_so_again():
     assert made["apart"].untyped_storage().data_ptr() != made["x"].untyped_storage().data_ptr()
 
 
+@pytest.mark.parametrize("part", [slice(0, 0), slice(70, 70), slice(100, 100)], ids=str)
+def test_a_tensor_without_elements_needs_no_memory_whatever_it_is_a_part_of(part):
+    """Torch says that it is at address 0."""
+    x = torch.zeros(100)
+    described = argspec.describe({"x": x, "none": x[part], "again": x[:0].view(torch.int32)})
+    assert [memory["bytes"] for memory in described["memories"]] == [400, 0, 0]
+    made = argspec.build(described, "cpu")
+    assert layout(made["none"]) == layout(x[part]) and layout(made["x"]) == layout(x)
+
+
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="of a later torch")
+def test_a_dtype_that_torch_cannot_convert_to_is_drawn():
+    given = torch.zeros(64, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    made = again(x=given)["x"]
+    assert layout(made) == layout(given) and len(set(made.view(torch.uint8).tolist())) > 10
+
+
 def test_of_a_large_memory_only_what_is_used_is_made():
     pool = torch.zeros(1 << 20)
     [memory] = argspec.describe({"x": pool[1000:1100]})["memories"]

@@ -1,5 +1,6 @@
 """`install()` and `uninstall()`: what is put in place, beside whom, and that nothing of it stays."""
 
+import contextlib
 import logging
 
 import fake_cuda
@@ -189,6 +190,28 @@ def test_modes(make, x, bench, replace):
     assert sorted(bench.calls) == [16, 16, 32, 32]
 
 
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("asked", range(6))
+def test_a_mode_that_ends_during_a_call_leaves_no_untuned_config(make, x, bench, replace, asked):
+    """Wherever it ends: the grid is asked before the choice too, and another thread may end it at any time."""
+    autotuned.install(replace=replace)
+    kernel, left = make(), [asked]
+    with autotuned.mode("strict"):  # entered before: entering one drops untuned configs too
+        with contextlib.ExitStack() as serve:
+            serve.enter_context(autotuned.mode("serve"))
+
+            def grid(meta):
+                left[0] -= 1
+                if left[0] < 0:
+                    serve.close()
+                return (4,)
+
+            kernel[grid](x, 100)
+        with pytest.raises(NotTunedError):
+            kernel[(4,)](x, 100)
+    assert (kernel.best_config, bench.calls) == (CONFIGS[0], [])
+
+
 @pytest.mark.parametrize("replace", [False, True], ids=["seeded", "replaced"])
 def test_an_untuned_config_of_mode_serve_lasts_until_the_mode_changes(make, x, bench, replace):
     """It answered in mode strict, and kept mode auto from measuring."""
@@ -223,6 +246,33 @@ def test_mode_search_measures_once_what_this_process_has_only_read(make, x, benc
                 kernel[(4,)](x, 100)
         kernel[(4,)](x, 100)
         assert sorted(bench.calls) == [16, 16, 32, 32]
+
+
+class Ending(int):
+    """An argument in the key, which ends a mode when it is looked up for the second time."""
+
+    seen = 0
+
+    def __hash__(self):
+        self.seen += 1
+        if self.seen == 2:
+            self.kernel.cache.end_stop_gaps("auto")
+        return hash(int(self))
+
+
+def test_a_call_that_the_end_of_a_mode_overtakes_has_its_config(make, x, monkeypatch):
+    """Between Triton's question whether the cache has a key and the reading of it: a `KeyError` on busy threads."""
+    monkeypatch.setenv("AUTOTUNED_LAUNCHER", "python")  # C remembers what it found, but of one thread only
+    autotuned.install()
+    kernel, n = make(), Ending(100)
+    n.kernel = kernel
+    with autotuned.mode("serve"):
+        kernel[(4,)](x, 100)
+        [key] = kernel.cache
+        kernel[(4,)](x, n)
+        assert (kernel.best_config, len(kernel.cache)) == (CONFIGS[0], 0)
+    with pytest.raises(KeyError):
+        kernel.cache[key]
 
 
 def test_a_choice_that_a_program_puts_in_place_of_an_untuned_one_stays(make, x, bench):

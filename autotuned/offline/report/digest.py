@@ -9,7 +9,7 @@ from autotuned.configfiles import exchange
 from autotuned.configfiles.exchange import PathLike
 from autotuned.errors import ConfigFileError
 from autotuned.offline.report import stored
-from autotuned.resolve import tuner
+from autotuned.resolve import active, tuner
 from autotuned.store import listing
 from autotuned.store.record import identity_of
 from autotuned.typed_json import digest
@@ -18,8 +18,9 @@ from autotuned.typed_json import digest
 def choices_digest(kernel: str | None = None, *, paths: PathLike | Iterable[PathLike] | None = None) -> str:
     """A digest of kernels, keys and configs, in 64 hex digits; times and origins are not part of it.
 
-    If a key has several choices, the one that a call would get enters: from this process, then the user's store, then
-    the config files in their order, including this package's. Unfinished searches and untuned configs are ignored.
+    If a key has several choices, the one that a call would get enters: from this process, then the folder of
+    `--binaries`, then the user's store, then the config files in their order, including this package's. Unfinished
+    searches and untuned configs are ignored.
 
     Args:
         kernel: Only kernels with this name, or this dotted suffix.
@@ -41,6 +42,8 @@ def _of_process_and_disk() -> Iterator[tuple[str, str, str]]:
     """Kernel, digest of the key and identity of the config, in look-up order."""
     for key, identity in tuner.choices().items():
         yield key.kernel, key.digest, identity
+    for choices in active.elsewhere:
+        yield from ((key.kernel, key.digest, identity) for key, identity in choices())
     for path, record in listing.all_heads(quietly=True):
         if record.winner is not None and record.key.digest == Path(path).stem:
             yield record.key.kernel, record.key.digest, identity_of(record.winner)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from autotuned._startup import Protocol
-from autotuned.errors import LeftOutError
+from autotuned.errors import LeftOutError, SealedError
 from autotuned.key.source_text import parsed_again
 from autotuned.search import failures
 from autotuned.search.compiling import crew, parallelism, threads
@@ -233,7 +233,7 @@ class CompileStream:
             if one.hooked:
                 failures.let_go(error)
                 return one.index  # the hook may fix it
-            if not failures.is_passing(error):
+            if not failures.is_passing(error) and not isinstance(error, SealedError):
                 self.excluded[one.identity] = failures.describe(error)
             raise
         return one.index if one.hooked else self._note(one, compiled)
@@ -312,7 +312,10 @@ class _Pool:
         self._over = lambda: True  # breaks the cycle with the search
 
     def submit(self, one: Wanted, compile_: Callable[[], Any]) -> Future[Any]:
-        future = self._threads.submit(self._run, one, compile_)
+        try:
+            future = self._threads.submit(self._run, one, compile_)
+        except RuntimeError:  # Python's executors end with the main thread; or the system starts no more threads
+            future = _done_here(partial(self._run, one, compile_))
         future.add_done_callback(lambda future: self.done.put(one.index))
         return future
 
@@ -326,7 +329,7 @@ class _Pool:
             try:
                 compiled = self._made(one, compile_)
             finally:
-                del self.begun[one.identity]
+                self.begun.pop(one.identity, None)
         self._memory.note(one.config, compiled)
         return compiled
 
@@ -364,6 +367,16 @@ class _Pool:
             except queue.Empty:
                 tick()
         return None
+
+
+def _done_here(action: Callable[[], Any]) -> Future[Any]:
+    """The result of an action that this thread runs now."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(action())
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 class _Slot:

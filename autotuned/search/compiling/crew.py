@@ -48,7 +48,7 @@ class Crew:
         self._left, self._ended = list(wanted), threading.Condition()
         self._open = {one.digest for one in wanted}  # left, or being compiled
         self._looking, self._turn, self._over = threading.Lock(), threading.Lock(), threading.Event()
-        self._latest_s = time.monotonic()
+        self._latest_s, self._for = time.monotonic(), threading.current_thread()
 
     @property
     def done(self) -> int:
@@ -103,14 +103,20 @@ class Crew:
     def _claim(self) -> tuple[Compilation, ExitStack] | None:
         """The next binary that nobody compiles, with its locks held; None at the end."""
         with self._looking:  # one thread looks, the others wait for it
-            while self._left and not self._over.is_set() and threading.main_thread().is_alive():
+            while self._left and not self._over.is_set() and self._goes_on():
                 with self._turn:
                     found = self._free()
                 if found is not None:
                     return found
                 with self._ended:
                     self._ended.wait(POLL_S)
+            if self._left:  # at process exit nothing waits for them
+                self.close()
         return None
+
+    def _goes_on(self) -> bool:
+        """Whether the process, or the thread that this is for, is not about to end; a main thread may end first."""
+        return any(one.is_alive() and not one.daemon for one in (threading.main_thread(), self._for))
 
     def _free(self) -> tuple[Compilation, ExitStack] | None:
         held = ExitStack()
