@@ -89,17 +89,22 @@ def _check(tunable: Tunable, found: Any) -> None:
 def first_that_compiles(
     tunable: Tunable, call: Call, live: Iterable[Any], is_shipped: Callable[[Call, Any], bool] = lambda call, one: False
 ) -> Any:
-    """The first config that is shipped or compiles, else the first: its launch raises the compiler's error."""
-    first = None
+    """The first config that is shipped or compiles, else the first: its launch raises the compiler's error.
+
+    Under a seal a shipped one may be later in the list than one that does not compile. That another happens to be
+    compiled in this process is no reason to launch it.
+    """
+    first, is_sealed = None, False
     for config in live:
         first = config if first is None else first
         try:
-            if not is_shipped(call, config):
+            if is_shipped(call, config):
+                return config
+            if not is_sealed:
                 tunable.compile(call, config)
+                return config
         except SealedError:
-            return config  # its launch raises this error: that another is compiled is no reason to launch that one
+            first, is_sealed = config, True
         except Exception as error:
             log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
-        else:
-            return config
     return first

@@ -296,15 +296,15 @@ def test_a_configs_hook_runs_before_the_grid_with_all_arguments(device):
 
 
 def test_a_hook_that_clears_the_cache_does_not_pull_the_entry_away(device):
-    kernel = tuned(configs=[Config({"BLOCK": b}, pre_hook=lambda args: kernel.cache_clear()) for b in (64, 128)])
+    clears = False
+    hook = lambda args: clears and kernel.cache_clear()
+    kernel = tuned(configs=[Config({"BLOCK": b}, pre_hook=hook) for b in (64, 128)])
     x = torch.zeros(256)
     first = kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
-    for _ in range(3):
+    for clears in (True, False, True, True, True):  # hit, miss, hit, and two that are not bound
         assert kernel[(1,)](x, x, 16, 0.5, True, ACT="relu") is first
-    assert [call.kind for call in device.calls] == [
-        "launch"
-    ] * 2  # every other call: the hook of a hit clears its entry
-    assert (kernel.cache_info().hits, kernel.cache_info().searches) == (2, 1)
+    assert [call.kind for call in device.calls] == ["launch"] * 2
+    assert kernel.cache_info().hits == 2
 
 
 def test_an_object_with_a_kernel_whose_hook_is_its_own_method_is_freed(device):
