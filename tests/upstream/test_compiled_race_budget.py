@@ -10,8 +10,9 @@ import triton.language as tl
 from triton import Config
 
 import autotuned
-from autotuned.dropin import install
+from autotuned.dropin import install, stock_tuner
 from autotuned.search.compiling import compile
+from autotuned.store.journal import Journal
 from autotuned.triton_compat import kernel as triton_names
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}), Config({"BLOCK": 64})]
@@ -156,3 +157,37 @@ def test_tritons_file_of_timings_holds_no_race_that_its_budget_ended(bench, x, h
     bench.calls.clear()
     stock[(4,)](x, 100)
     assert (bench.calls, sorted(times[0] for times in stock.configs_timings.values())) == ([], [1.0, 2.0, 3.0])
+
+
+def test_with_hooks_a_slow_compilation_holds_up_no_other_config(bench, x, held):
+    """They waited for it till the deadline, after which one more is launched: in each process the same."""
+
+    def measured(call, quantiles):
+        times = bench(call, quantiles)
+        if len(bench.calls) == 2:
+            held()
+        return times
+
+    tuner_in_a_new_process(bench, budget_s=600.0)
+    configs = [Config({"BLOCK": block}, pre_hook=lambda arguments: None) for block in TIMES]
+    kernel = triton.autotune(configs, key=["n"], do_bench=measured)(add)
+    kernel[(4,)](x, 100)
+    assert bench.calls in ([32, 64, 16], [64, 32, 16]) and kernel.best_config is configs[1]
+
+
+def test_few_configs_and_the_few_that_were_left_wait_for_no_slow_compilation(bench, x, held, monkeypatch):
+    """Three configs were compiled one after the other, by the thread that called the kernel."""
+    monkeypatch.delenv("AUTOTUNED_COMPILE_WORKERS")
+    for _ in range(2):
+        kernel = tuner_in_a_new_process(bench, budget_s=1.0)
+        kernel[(4,)](x, 100)
+        assert 16 not in bench.calls and kernel.best_config in CONFIGS[1:]
+
+
+def test_configs_that_were_compiling_when_a_process_was_killed_keep_to_the_budget(bench, x, held, monkeypatch):
+    """Who kills a program whose first step never ends, and runs it again with a budget, has such a journal."""
+    kernel = tuner_in_a_new_process(bench, budget_s=1.5)
+    suspects = [*stock_tuner.seed_of(kernel).identities(CONFIGS)]
+    monkeypatch.setattr(Journal, "_look_back", lambda journal: setattr(journal, "suspects", suspects))
+    kernel[(4,)](x, 100)
+    assert bench.calls and 16 not in bench.calls and kernel.best_config in CONFIGS[1:]
