@@ -42,6 +42,13 @@ class _Call:
         self.tuner, self.args, self.kwargs = tuner, args, kwargs
         self.asked: Asked | None = None  # once its key was missed
 
+    def end(self) -> Asked | None:
+        """Let go of the arguments, for tasks that a hook started keep a copy of the context; returns `asked`."""
+        asked = self.asked
+        self.tuner = self.asked = None
+        self.args, self.kwargs = (), {}
+        return asked
+
 
 # Not by thread: greenlets that switch in a hook take turns on one.
 _current: ContextVar[_Call | None] = ContextVar("autotuned_call", default=None)
@@ -276,7 +283,9 @@ class Memory(Choices):
 
     def _look_up(self, key: Any) -> bool:
         call = _current.get()
-        if call is None or call.asked is not None or call.tuner.cache is not self or _is_a_hook(sys._getframe(1)):
+        if call is None or call.asked is not None or call.tuner is None:
+            return False
+        if call.tuner.cache is not self or _is_a_hook(sys._getframe(1)):
             return False
         call.asked = Asked(call)
         return call.asked.look_up(self, key)
@@ -394,8 +403,9 @@ def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs:
         raise
     finally:
         _current.set(outer)
-    if call.asked is not None:
-        call.asked.finish(memory, result)
+        asked = call.end()
+    if asked is not None:
+        asked.finish(memory, result)
     return result
 
 
