@@ -122,6 +122,8 @@ class Asked:
             return (choice.config, "search") if choice is not None else (None, "")
         if _may_measure(mode):
             return None, ""
+        if self.key is not None:
+            self._seed.say(self.key, choice)
         self.passing = kernel.capturing()
         return choice.config, ""
 
