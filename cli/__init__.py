@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 
 
 def command() -> None:
     """Run `autotuned`; Ctrl-C ends it with exit code 130 and without a traceback, also while it is imported."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # otherwise a shell or a caller has it ignored
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # no shell or caller has it ignored
+    is_ours = is_ours and threading.current_thread() is threading.main_thread()  # which alone may set it
+    if is_ours:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no exception: imports would turn it into another one
     try:
         from .main import app
 
-        signal.signal(signal.SIGINT, before)
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         app()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -59,14 +59,17 @@ class StockCall(Call):
 
 
 class Race:
-    """The race of one call of a tuner, started by Triton's first timing; `is_run` if Triton got the race's times."""
+    """The race of one call of a tuner, started by Triton's first timing; `is_run` if Triton got the race's times.
+
+    `is_partial` if its budget left configs out.
+    """
 
     def __init__(self, tuner: Any, seed: Seed, key: Key, call: Call, left: Callable[[], Sequence[Any]]) -> None:
         self._tuner, self._seed, self._key, self._left = weakref.proxy(tuner), seed, key, left
         self._call = _as_given(tuner, call)
         self._times: dict[str, _Times | None] | None = None
         self._unmeasured: _Times | None = None  # of a config that the race did not measure
-        self.is_run = False
+        self.is_run = self.is_partial = False
 
     def times(self, config: Any) -> _Times | None:
         """Median, 20th and 80th percentile in ms, infinite for a failure; None if Triton must measure."""
@@ -92,9 +95,8 @@ class Race:
         self.is_run = True
         if racing.budget_s is not None:
             self._unmeasured = _FAILED  # Triton would wait for its compilation
-            self._say_left(
-                len(self._seed.identities(self._left()).keys() - {one.identity for one in choice.record.timings})
-            )
+            measured = {one.identity for one in choice.record.timings}
+            self._say_left(len(self._seed.identities(self._left()).keys() - measured))
         (winner,) = self._seed.identities([choice.config])
         for timing in choice.record.timings:
             if not _excused(timing):  # Triton would raise it, but trying again could change the caller's data
@@ -113,12 +115,10 @@ class Race:
             return self._searcher().search(question.replace(lock=lock))
 
     def _say_left(self, count: int) -> None:
+        self.is_partial = count > 0
         if count:
-            name, message = (
-                self._seed.tunable.name,
-                "`%s`: %d configs were not measured within %g s; the next process does.",
-            )
-            log.info(message, name, count, racing.budget_s)
+            message = "`%s`: configs not measured within %g s: %d. The next process measures them."
+            log.info(message, self._seed.tunable.name, racing.budget_s, count)
 
     def _say(self, why: str) -> None:
         why = why.splitlines()[0] if why else why

@@ -26,6 +26,7 @@ from autotuned.triton_compat import fingerprint, kernel
 
 if TYPE_CHECKING:
     from autotuned.dropin import kept_choices, order, raced
+    from autotuned.store.choice import Choice
 else:
     order, raced, kept_choices = later("dropin.order"), later("dropin.raced"), later("dropin.kept_choices")
 
@@ -40,6 +41,13 @@ class _Call:
     def __init__(self, tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.tuner, self.args, self.kwargs = tuner, args, kwargs
         self.asked: Asked | None = None  # once its key was missed
+
+    def end(self) -> Asked | None:
+        """Let go of the arguments, for tasks that a hook started keep a copy of the context; returns `asked`."""
+        asked = self.asked
+        self.tuner = self.asked = None
+        self.args, self.kwargs = (), {}
+        return asked
 
 
 # Not by thread: greenlets that switch in a hook take turns on one.
@@ -78,15 +86,11 @@ class Asked:
         self.missed, self._seed = own, seed  # from here on `fail` reads both
         try:
             self._call = seed.call(self.args, self.kwargs)
-            found = self._kept(mode)
-            if found is None:
-                self.key = seed.key(self.tuner.keys, self.tuner.configs, self._call)
-                found = self._stored(mode)
+            found, until = self._known(mode)
         except (AutotunedError, OSError) as error:
             why = failures.describe(error)
             log.warning("`%s`: no choice is looked up or stored (%s); Triton tunes it.", seed.tunable.name, why)
-            self.missed, found = None, None
-        until = "search" if found is not None else ""  # that mode ignores what is stored
+            self.missed, found, until = None, None, ""
         if found is None and (found := self._unmeasured(mode)) is None:
             if self.missed is not None and self.key is not None:
                 self._widened = Widened(self.tuner, self.key, self._call, self._seed.needed.restore)
@@ -106,7 +110,25 @@ class Asked:
         """The names restored while Triton measured."""
         return self._widened.end() if self._widened is not None else list(self._seed.needed.restore or ())
 
-    def _kept(self, mode: str) -> Any:
+    def _known(self, mode: str) -> tuple[Any, str]:
+        """The stored config, and the mode that ends it: "search" ignores what is stored, "" is any other.
+
+        Where nothing may be measured, the best of those that a race measured within its budget serves till then.
+        """
+        choice = self._kept(mode)
+        if choice is None or not choice.complete:
+            self.key = self._seed.key(self.tuner.keys, self.tuner.configs, self._call)
+            choice = self._stored(mode) or choice
+        if choice is None or choice.complete:
+            return (choice.config, "search") if choice is not None else (None, "")
+        if _may_measure(mode):
+            return None, ""
+        if self.key is not None:
+            self._seed.say(self.key, choice)
+        self.passing = kernel.capturing()
+        return choice.config, ""
+
+    def _kept(self, mode: str) -> Choice | None:
         """The choice that a folder of `--binaries` has; one that it lacks is put there when the call ends."""
         if not keeping or mode == "search":
             return None
@@ -114,14 +136,12 @@ class Asked:
         if self._to_keep is None or not kept_choices.are_there():
             return None
         live = self._seed.identities(self.left())
-        choice = kept_choices.find(self._to_keep, live, self._seed.needed)
-        return choice.config if choice is not None and choice.complete else None
+        return kept_choices.find(self._to_keep, live, self._seed.needed)
 
-    def _stored(self, mode: str) -> Any:
+    def _stored(self, mode: str) -> Choice | None:
         if self.key is None or mode == "search" or not self._seed.is_known(self.key):
             return None
-        forbidden = mode in ("serve", "strict") or sealing.forbids()  # to measure what a race's budget left out
-        return self._seed.stored(self.key, self.left(), partly=forbidden)
+        return self._seed.found(self.key, self._seed.identities(self.left()), partly=True)
 
     def _launches(self, seed: Seed) -> bool:
         """Whether any config launches something for this call; the others are left out of its list."""
@@ -139,6 +159,11 @@ class Asked:
     def times(self, config: Any) -> list[float] | None:
         """A race's times for a config; None if Triton measures."""
         return None if self._race is None else self._race.times(config)
+
+    @property
+    def is_partly_raced(self) -> bool:
+        """Whether a race's budget left configs out."""
+        return self._race is not None and self._race.is_partial
 
     def begins(self) -> bool:
         """Whether Triton now measures its first config for this call."""
@@ -232,6 +257,10 @@ def note_pruned(tuner: Any, left: Any) -> None:
         asked.pruned = list(left)
 
 
+def _may_measure(mode: str) -> bool:
+    return mode not in ("serve", "strict") and not kernel.capturing() and not sealing.forbids()
+
+
 def _ran(times: Any) -> bool:
     return timing_of({}, times).status == "ok"
 
@@ -258,7 +287,9 @@ class Memory(Choices):
 
     def _look_up(self, key: Any) -> bool:
         call = _current.get()
-        if call is None or call.asked is not None or call.tuner.cache is not self or _is_a_hook(sys._getframe(1)):
+        if call is None or call.asked is not None or call.tuner is None:
+            return False
+        if call.tuner.cache is not self or _is_a_hook(sys._getframe(1)):
             return False
         call.asked = Asked(call)
         return call.asked.look_up(self, key)
@@ -388,8 +419,9 @@ def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs:
         raise
     finally:
         _current.set(outer)
-    if call.asked is not None:
-        call.asked.finish(memory, result)
+        asked = call.end()
+    if asked is not None:
+        asked.finish(memory, result)
     return result
 
 
@@ -417,6 +449,8 @@ def known(tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | Mapping[st
         if seed is None or env.current_mode() in ("off", "search"):
             return None
         key = seed.key(tuner.keys, tuner.configs, seed.call(args, kwargs))
-        return seed.stored(key, tuner.prune_configs(dict(kwargs))) if key is not None and seed.is_known(key) else None
+        if key is None or not seed.is_known(key):
+            return None
+        return seed.stored(key, tuner.prune_configs(dict(kwargs)), partly=not _may_measure(env.current_mode()))
     finally:
         tuner.nargs = nargs

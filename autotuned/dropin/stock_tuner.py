@@ -164,8 +164,13 @@ class Seed:
         choice = sources.find(key, live, self.places())
         if choice is None or not (choice.complete or partly):
             return None
-        log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.where)
+        if choice.complete:
+            self.say(key, choice)
         return choice
+
+    def say(self, key: Key, choice: Choice) -> None:
+        """Log where a choice comes from."""
+        log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.where)
 
     def places(self) -> list[Place]:
         """Where a stored choice may come from, in order."""

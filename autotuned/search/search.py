@@ -333,8 +333,8 @@ class _Search:
             raise failures.device_lost(self._job.tunable.name, error, label) from error
 
     def _has_run(self) -> bool:
-        """Whether a config has run: then nothing is compiled or launched after the deadline."""
-        return self._ran > 0
+        """Whether a config has run, now or before: then nothing is compiled or launched after the deadline."""
+        return self._ran > 0 or any(True for _ in self.board.usable())
 
     def _finish_hooks(self, trial: Trial) -> None:
         """Call the user's pre_hook a last time with `reset_only`, as Triton does."""

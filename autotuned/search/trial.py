@@ -366,7 +366,11 @@ class Drift:
                 offset, slope = line(places, values)
                 apart += [value - offset - slope * place for place, value in zip(places, values)]
         apart.sort()
-        return bool(apart) and apart[int(0.8 * len(apart))] - apart[int(0.2 * len(apart))] > LOADED
+        if not apart:
+            return False
+        slow = _percentile(apart, 0.05) + math.log(SLOW)
+        slowed = sum(log > slow for log in apart) / len(apart)
+        return _percentile(apart, 0.8) - _percentile(apart, 0.2) > LOADED or slowed > SLOWED
 
     def _changed(self, levels: Sequence[Sequence[float]]) -> bool:
         """Whether turns differ by more than their noise."""

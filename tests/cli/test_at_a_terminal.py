@@ -8,8 +8,10 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import run as _run
@@ -76,6 +78,24 @@ def test_ctrl_c_while_a_command_is_imported_leaves_no_traceback(module: str) -> 
         code = INTERRUPTED % (module, handler)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == expected
+
+
+def test_a_program_may_run_a_command_in_a_thread(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    """Only the main thread may set what Ctrl-C does."""
+    from autotuned.cli import command
+
+    def run() -> None:
+        try:
+            command()
+        except SystemExit as error:
+            ended.append(error.code)
+
+    ended: list[Any] = []
+    monkeypatch.setattr(sys, "argv", ["autotuned", "--version"])
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert ended == [0] and capsys.readouterr().out.startswith("autotuned ")
 
 
 def test_a_long_search_says_every_few_seconds_how_far_it_is(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +131,25 @@ def test_load_is_no_drift_of_which_fast_samples_are_made(how: str) -> None:
     drift.take_out()
     assert ([one.samples_us for one in trials] != measured) is (how == "a step")
     assert all(min(one.samples_us) > 95 for one in trials)
+
+
+@pytest.mark.parametrize("slow", [1.3, 1.6, 2.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_slow_samples_that_leave_the_middle_alone_make_no_fast_ones_either(slow: float, seed: int) -> None:
+    """An eighth is slow: the fit took that for drift, and the fastest third then chose configs that are 3% slower."""
+    chance = random.Random(seed)
+    times_us = [100 * (1 + 0.3 * chance.random()) for _ in range(24)]
+
+    def sample(turn: Sequence[Trial]) -> None:
+        for one in turn:
+            factor = slow if chance.random() < 0.12 else 1.0
+            one.samples_us.append(times_us[one.index] * chance.gauss(1, 0.004) * factor)
+
+    trials = [trial(index) for index in range(24)]
+    steady = race.race(trials, race.Track(sample), seed)
+    best, _ = race.winner(trials, 0.0, steady)
+    assert times_us[best.index] < 1.01 * min(times_us)
+    assert min(best.samples_us) > 0.96 * times_us[best.index]
 
 
 @pytest.mark.parametrize("count", [scale.ENOUGH, 40, 1200])

@@ -2,10 +2,12 @@
 
 import contextlib
 import contextvars
+import gc
 import inspect
 import random
 import sys
 import threading
+import weakref
 
 import fake_cuda
 import pytest
@@ -281,3 +283,17 @@ def test_a_call_belongs_to_the_context_that_made_it(seeding, bench):
     kernel = Library(add, add.arg_names, configs, ["n"], None, None, **pruned_by(prune, bench))
     kernel[(4,)](torch.zeros(256), 100, 7, EVEN=True)
     assert seen and all(one == [True, None] for one in seen) and asked() is None
+
+
+def test_tasks_that_a_hook_starts_keep_no_arguments_alive(seeding, bench):
+    contexts, configs = [], [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
+    hook = lambda *given, **more: contexts.append(contextvars.copy_context())  # as `asyncio.create_task` does
+    kernel = Library(add, add.arg_names, configs, ["n"], None, None, pre_hook=hook, do_bench=bench)
+    x = torch.zeros(256)
+    alive = weakref.ref(x)
+    kernel[(4,)](x, 100, 7, EVEN=True)
+    del x
+    fake_cuda.Launcher.launches.clear()
+    gc.collect()
+    assert contexts and alive() is None
+    assert all(context.run(seeded.measuring, kernel) is None for context in contexts)

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import logging
-import math
-import threading
 
 import fake_cuda
 import pytest
@@ -16,7 +14,6 @@ from triton.runtime.autotuner import Autotuner
 
 import autotuned
 from autotuned.dropin import install
-from autotuned.search.compiling import compile
 from autotuned.store import listing
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}), Config({"BLOCK": 64})]
@@ -45,12 +42,6 @@ class Measuring(Autotuner):
 def add(x_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)
-
-
-@triton.jit
-def add_two(x_ptr, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 2, mask=i < n)
 
 
 @triton.jit
@@ -120,63 +111,6 @@ def test_the_next_tuner_is_served_from_the_store(make, x, bench):
     again = make()
     again[(4,)](x, 100)
     assert (again.best_config, bench.calls) == (CONFIGS[1], [])
-
-
-@pytest.fixture
-def held(monkeypatch):
-    """Lets go of the compilation of BLOCK=16, which otherwise takes longer than any race."""
-    released, made = threading.Event(), compile._Pool._made
-
-    def hold(pool, one, compile_):
-        assert one.config.kwargs["BLOCK"] != 16 or released.wait(60)
-        return made(pool, one, compile_)
-
-    monkeypatch.setattr(compile._Pool, "_made", hold)
-    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "3")
-    yield released.set
-    released.set()
-
-
-def tuner_in_a_new_process(bench, **options):
-    """A tuner that knows only what is stored, of a kernel that no other test compiles."""
-    install.uninstall()
-    bench.calls.clear()
-    autotuned.install(race=True, **options)
-    return triton.autotune(CONFIGS, key=["n"], do_bench=bench)(add_two)
-
-
-def test_a_race_with_a_budget_does_not_wait_for_a_slow_compilation_which_the_next_process_measures(
-    bench, x, held, caplog
-):
-    kernel = tuner_in_a_new_process(bench, budget_s=1.0)
-    kernel[(4,)](x, 100)
-    measured = set(bench.calls)
-    assert measured and measured <= {32, 64}  # what a slow machine has compiled in time
-    assert kernel.best_config.kwargs["BLOCK"] == min(measured, key=TIMES.get)
-    times = {config.kwargs["BLOCK"]: times[0] for config, times in kernel.configs_timings.items()}
-    assert times == {block: TIMES[block] if block in measured else math.inf for block in TIMES}
-    assert caplog.records == []
-
-    with autotuned.mode("serve"):  # nothing may be measured: the best of those that were is served
-        served = tuner_in_a_new_process(bench, budget_s=1.0)
-        served[(4,)](x, 100)
-    assert (served.best_config, bench.calls, caplog.records) == (kernel.best_config, [], [])
-
-    held()
-    last = tuner_in_a_new_process(bench)
-    last[(4,)](x, 100)
-    assert last.best_config is CONFIGS[1] and 16 in bench.calls
-    again = tuner_in_a_new_process(bench)
-    again[(4,)](x, 100)
-    assert (again.best_config, bench.calls) == (CONFIGS[1], [])
-
-
-@pytest.mark.parametrize(
-    "how", [{"budget_s": 1.0}, *({"race": True, "budget_s": s} for s in (0, -1, True, "5", math.nan))]
-)
-def test_a_budget_is_seconds_of_a_race(how):
-    with pytest.raises(ValueError, match="install: budget_s: expected seconds above 0, and race=True, got"):
-        autotuned.install(**how)
 
 
 def test_without_race_a_raced_choice_does_not_serve_nor_the_other_way_round(x, bench):

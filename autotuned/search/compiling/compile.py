@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,8 @@ class CompileStream:
     ) -> Generator[Ready, None, None]:
         """Compile configs and yield each as soon as it may launch.
 
-        Configs with hooks come last: they are compiled for Triton's cache, but their hooks affect what is launched.
+        Without a deadline, configs with hooks come last: they are compiled for Triton's cache, but their hooks affect
+        what is launched.
 
         Args:
             deadline: On `time.monotonic`; no compilation begins after it, and the rest is skipped.
@@ -137,9 +138,9 @@ class CompileStream:
         """
         if any(one.hooked for one in wanted):
             self._found.append(None)
-        pooled = [one for one in wanted if not one.suspect]
-        most = len(pooled) if more is None else sys.maxsize
-        count = parallelism.count(most, self._all_cores) if pooled and self._tunable.compiles_ahead else 0
+        pooled, is_limited = [one for one in wanted if not one.suspect], deadline < math.inf
+        most = (len(pooled) or int(is_limited)) if more is None else sys.maxsize
+        count = parallelism.count(most, self._all_cores, limited=is_limited) if self._tunable.compiles_ahead else 0
         alone = [one for one in wanted if one.suspect or not count]
 
         def further() -> Iterator[Wanted]:
@@ -149,9 +150,10 @@ class CompileStream:
                 else:
                     yield one
 
-        early = deadline < math.inf or more is not None
-        stream = self._pooled(pooled, _Terms(count, deadline, tick, enough, further, early)) if count else iter(())
-        for ready in itertools.chain(stream, self._serial(alone, tick)):
+        terms = _Terms(count, deadline, tick, enough, further, is_limited or more is not None)
+        stream = self._pooled(pooled, terms) if count and pooled else iter(())
+        rest = self._in_turn(alone, terms) if count and is_limited else self._serial(alone, tick)
+        for ready in itertools.chain(stream, rest):
             if time.monotonic() > deadline and enough():
                 return
             yield ready
@@ -178,6 +180,13 @@ class CompileStream:
         self._memory.note(one.config, compiled)
         return compiled
 
+    def _in_turn(self, wanted: Sequence[Wanted], terms: _Terms) -> Iterator[Ready]:
+        """Suspects one after the other, each for its share of the time left; without a deadline if none other ran."""
+        for left, one in zip(range(len(wanted), 0, -1), wanted):
+            share = time.monotonic() + (terms.deadline - time.monotonic()) / left
+            enough = terms.enough if left == 1 else lambda: True
+            yield from self._pooled([one], replace(terms, count=1, deadline=share, enough=enough, further=tuple))
+
     # -- in a pool -----------------------------------------------------------------------------------------------
 
     def _pooled(self, wanted: Sequence[Wanted], terms: _Terms) -> Iterator[Ready]:
@@ -193,15 +202,14 @@ class CompileStream:
             self._pool = pool
             started = {one.index: (one, self._start(pool, one)) for one in order}
             while started:
-                # Without a deadline if so far only configs with hooks are ready.
-                limit = terms.deadline if last or terms.enough() else math.inf
+                limit = terms.deadline if terms.enough() else math.inf
                 index = pool.next(limit, partial(terms.tick, order[-1]))
                 if index is None:
                     break
                 self.done += 1
                 one, finish = started.pop(index)
                 ready = Ready(one, partial(self._take, one, finish))
-                if one.hooked or not terms.early:
+                if not terms.early:
                     last.append(ready)
                     continue
                 yield ready

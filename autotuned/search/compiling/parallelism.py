@@ -15,7 +15,7 @@ LEAST_CONFIGS = 4  # below this a pool costs more than it saves
 THREAD_BYTES = 256 << 20
 
 
-def count(configs: int, all_cores: bool = False, root: Path = Path("/")) -> int:
+def count(configs: int, all_cores: bool = False, root: Path = Path("/"), limited: bool = False) -> int:
     """Number of compile workers for `configs` configs; 0 for none.
 
     `AUTOTUNED_COMPILE_WORKERS` decides if set. Otherwise hosts with four or more cores leave one to the measuring
@@ -25,6 +25,8 @@ def count(configs: int, all_cores: bool = False, root: Path = Path("/")) -> int:
         configs: Number of configs to compile.
         all_cores: Not to share them beforehand: the workers take turns with other ranks (`crew.Turns`).
         root: Where to look for `/proc` and `/sys`.
+        limited: Whether a deadline ends the search: it can leave only a worker, so that a slow compilation holds up
+            neither the search nor, if there is memory for two, the other configs.
 
     Raises:
         ValueError: `AUTOTUNED_COMPILE_WORKERS` is not a number of 0 or more.
@@ -32,11 +34,12 @@ def count(configs: int, all_cores: bool = False, root: Path = Path("/")) -> int:
     asked = env.compile_workers()
     if asked is not None:
         return min(asked, configs) if asked > 1 else 0
-    if configs < LEAST_CONFIGS:
+    if configs < LEAST_CONFIGS and not limited:
         return 0
     free = cores(root) // (1 if all_cores else env.local_ranks())
-    workers = min(free - (free >= 4), configs, memory_bytes(root) // THREAD_BYTES)
-    return workers if workers > 1 else 0
+    least = 2 if limited else 0
+    workers = min(max(free - (free >= 4), least), configs, memory_bytes(root) // THREAD_BYTES)
+    return workers if workers > 1 or limited else 0
 
 
 def ahead(configs: int, root: Path = Path("/")) -> int:
