@@ -30,13 +30,6 @@ def watch(objects: Iterable[Any]) -> None:
             extension.watch(one)
 
 
-def hear_environment(callback: Callable[[bytes | str], None]) -> bool:
-    """Call `callback` with the name of each environment variable that Python sets or unsets; False without C."""
-    if extension is not None:
-        extension.hear_environment(callback)
-    return extension is not None
-
-
 def index_like(tuner: type, heuristics: type) -> None:
     """Make the C launcher's `[]` honour a replaced `__getitem__` of these classes, as inheritance in Python would."""
     if extension is not None:

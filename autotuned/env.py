@@ -119,7 +119,9 @@ def on_code_change(callback: Callable[[], None]) -> None:
     Uses an audit hook, which costs a hit nothing, and 0.04 us (0.12 without the C extension) each event of Python's,
     such as `open`, `import` or `id` (tests/bench/key.py). Changes by C code are not detected.
     """
-    if not _on_code_change and not _native.hear_environment(_hear):
+    if not _on_code_change and _native.extension is not None:
+        _native.extension.hear_environment(_hear)
+    elif not _on_code_change:
         sys.addaudithook(_audit)
     _on_code_change.append(callback)
 
@@ -349,7 +351,7 @@ def _put_back(name: str) -> Iterator[None]:
     finally:
         if before is None:
             os.environ.pop(name, None)
-        else:
+        elif os.environ.get(name) != before:  # setting it drops what is bound
             os.environ[name] = before
 
 

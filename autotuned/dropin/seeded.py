@@ -76,8 +76,7 @@ class Asked:
             self.missed, self.passing, self._seed = own, True, seed  # not measured, and dropped after the call
             memory.note(own, seed.first_that_compiles(seed.call(self.args, self.kwargs), self.left()))
             return True
-        prunes_once = getattr(self.tuner, "prunes_once", False)  # like Triton 3.8 and later
-        if prunes_once and len(self.left()) == 1:  # nothing to measure
+        if getattr(self.tuner, "prunes_once", False) and len(self.left()) == 1:  # nothing to measure, as in Triton 3.8
             memory.note(own, self.left()[0])
             return True
         if seed is None or mode == "off":
@@ -135,8 +134,7 @@ class Asked:
         self._to_keep = self._seed.key_of_kept(self.tuner.keys, self.tuner.configs, self._call)
         if self._to_keep is None or not kept_choices.are_there():
             return None
-        live = self._seed.identities(self.left())
-        return kept_choices.find(self._to_keep, live, self._seed.needed)
+        return kept_choices.find(self._to_keep, self._seed.identities(self.left()), self._seed.needed)
 
     def _stored(self, mode: str) -> Choice | None:
         if self.key is None or mode == "search" or not self._seed.is_known(self.key):
@@ -167,21 +165,18 @@ class Asked:
 
     def begins(self) -> bool:
         """Whether Triton now measures its first config for this call."""
-        begins = not self._begun and not (self._race is not None and self._race.is_run)
-        self._begun = True
+        begins, self._begun = not self._begun and not (self._race is not None and self._race.is_run), True
         return begins
 
     def _unmeasured(self, mode: str) -> Any:
         """The config to launch if nothing may be measured: during stream capture, and in modes that forbid it."""
-        name = self._seed.tunable.name
-        capturing = kernel.capturing()
+        name, capturing = self._seed.tunable.name, kernel.capturing()
         if mode == "strict":
             why = "a CUDA graph is being captured" if capturing else "mode 'strict' allows no search"
             raise NotTunedError(
                 f"`{name}`: expected a stored choice, found none, and {why}. Run once without it.",
-                kernel=name,
-                digest=self.key.digest if self.key else "",
-            )
+                kernel=name, digest=self.key.digest if self.key else "",
+            )  # fmt: skip
         if not capturing and mode != "serve":
             if self.key is not None and sealing.forbids():
                 raise sealing.refused_search(self.key, "")
@@ -202,8 +197,7 @@ class Asked:
         if self.passing:
             memory.drop(self.missed)
         elif self.missed is not None:
-            restore = self._end()
-            is_raced = self._race is not None and self._race.is_run  # which said and stored it
+            restore, is_raced = self._end(), self._race is not None and self._race.is_run  # which said and stored it
             is_measured = timings is not self._before and not is_raced
             if is_measured and self.key is not None:
                 seconds = attribute(self.tuner, "bench_time") or 0.0
@@ -311,7 +305,7 @@ class Memory(Choices):
     def __missing__(self, key: Any) -> Any:
         """The config of a call that found its key just before another thread dropped it."""
         call = _current.get()
-        if call is None or call.tuner.cache is not self:
+        if call is None or getattr(call.tuner, "cache", None) is not self:
             raise KeyError(key)
         return self._gone[key]
 

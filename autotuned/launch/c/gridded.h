@@ -115,7 +115,6 @@ static int take_index(Indexed *of, PyObject *type) {
 
 static PyObject *index_like(PyObject *module, PyObject *args) {
   PyObject *tuner, *heuristics;
-  (void)module;
   if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &tuner, &PyType_Type, &heuristics)) return NULL;
   if (take_index(&tuner_index, tuner) || take_index(&heuristics_index, heuristics)) return NULL;
   Py_RETURN_NONE;

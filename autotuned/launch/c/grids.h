@@ -204,7 +204,6 @@ static int compute_grid(Table *t, PyObject *constants, PyObject *grid, PyObject 
 }
 
 static PyObject *read_grids(PyObject *module, PyObject *function) {
-  (void)module;
   for (int i = 0; i < MAX_PROGRAMS; i++) {
     Program old = programs[i];
     programs[i] = (Program){0};

@@ -85,7 +85,6 @@ static int unwatched_types = 0, unwatched_dicts = 0;
 static int doubtful = 1; /* whether a class without a version, or a dict, may have changed unnoticed */
 
 static int on_dict(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value) {
-  (void)event; (void)dict; (void)key; (void)value;
   generation++;
   return 0;
 }
@@ -168,7 +167,6 @@ static inline __attribute__((always_inline)) int guards_hold(Direct *d, PyObject
 }
 
 static PyObject *watch(PyObject *module, PyObject *what) {
-  (void)module;
   if (!PyDict_Check(what) && !PyType_Check(what))
     return PyErr_Format(PyExc_TypeError, "watch: expected a dict or a class, got %R", what);
   if (watch_any(what)) return NULL;

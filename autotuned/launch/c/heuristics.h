@@ -188,7 +188,6 @@ static void heuristics_dealloc(Heuristics *h) {
 
 /* Only the slot is native: looking up `__getitem__` in the class, as torch's tracer does, finds the Python function. */
 static PyObject *heuristics_native(PyObject *type, PyObject *unused) {
-  (void)unused;
   if (!PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_HEAPTYPE)) {
     PyErr_SetString(PyExc_TypeError, "_native: expected a class made in Python");
     return NULL;

@@ -174,7 +174,6 @@ static int pool_unchanged(const Pooled *one) {
 static PyObject *pool_take(PyObject *module, PyObject *x) {
   uint64_t word[POOL_WORDS];
   int count = pool_words(x, word);
-  (void)module;
   if (!count) Py_RETURN_NONE;
   Layout *layout = pool_layout(word, count);
   if (!pool_is(layout, word, count)) Py_RETURN_NONE;
@@ -196,7 +195,6 @@ static PyObject *pool_give(PyObject *module, PyObject *args) {
   PyObject *x, *made;
   uint64_t word[POOL_WORDS];
   View v;
-  (void)module;
   if (!PyArg_ParseTuple(args, "OO", &x, &made)) return NULL;
   if (Py_TYPE(made) == tensor_type) compare_shim(made);
   int count = pool_words(x, word);
@@ -228,7 +226,6 @@ static PyObject *pool_give(PyObject *module, PyObject *args) {
 /* pool_release(tensor, None or False): free those that share a tensor's storage, all, or those with attributes or a
  * graph. For a tensor of a subclass, whose storage is unknown, free all. */
 static PyObject *pool_release(PyObject *module, PyObject *x) {
-  (void)module;
   if (x == Py_False) pool_drop_marked();
   else pool_drop_all(Py_TYPE(x) == tensor_type || Py_TYPE(x) == parameter_type ? storage_of(impl_of(x)) : NULL);
   Py_RETURN_NONE;
@@ -240,7 +237,6 @@ static PyObject *pool_counts(PyObject *module, PyObject *args) {
   PyObject *x;
   unsigned long long storage;
   uint32_t own, shared;
-  (void)module;
   if (!PyArg_ParseTuple(args, "OK", &x, &storage)) return NULL;
   if (find_torch()) return NULL;
   if (Py_TYPE(x) != tensor_type || !tensor_lies_in_object(x)) Py_RETURN_NONE;
@@ -253,7 +249,6 @@ static PyObject *pool_counts(PyObject *module, PyObject *args) {
 /* pool_state(): the words of the dispatch state, or None. */
 static PyObject *pool_state(PyObject *module, PyObject *unused) {
   const uint64_t *state = find_dispatch_state();
-  (void)module; (void)unused;
   if (!state) Py_RETURN_NONE;
   return Py_BuildValue("KK", (unsigned long long)state[0], (unsigned long long)state[1]);
 }
@@ -262,7 +257,6 @@ static PyObject *pool_state(PyObject *module, PyObject *unused) {
 static PyObject *pool_begin(PyObject *module, PyObject *args) {
   unsigned long long included, excluded;
   PyObject *modes, *deterministic;
-  (void)module;
   if (!PyArg_ParseTuple(args, "KKOO", &included, &excluded, &modes, &deterministic)) return NULL;
   find_driver();
   pool_allowed[0] |= included;

@@ -219,7 +219,6 @@ static PyObject *table_bind(Table *t, PyObject *args) {
 }
 
 static PyObject *table_bounds(Table *t, PyObject *unused) {
-  (void)unused;
   PyObject *list = PyList_New(0);
   for (size_t i = 0; list && i < t->used; i++)
     if (PyList_Append(list, t->order[i]->bound)) Py_CLEAR(list);
@@ -265,7 +264,6 @@ static PyObject *table_signature(Table *t, PyObject *tuple) {
 static PyObject *tensor_words(PyObject *module, PyObject *const *args, Py_ssize_t count) {
   Table t;
   Words w;
-  (void)module;
   if (!count-- || !PyBytes_Check(*args) || PyBytes_GET_SIZE(*args) != count)
     return PyErr_Format(PyExc_TypeError, "tensor_words: expected as many roles as tensors");
   if (count > MAX_ARGS) Py_RETURN_NONE;
@@ -289,7 +287,6 @@ static PyObject *table_judge_by(Table *t, PyObject *judge) {
 }
 
 static PyObject *table_clear(Table *t, PyObject *unused) {
-  (void)unused;
   table_forget(t);
   if (!t->order) return PyErr_NoMemory();
   Py_RETURN_NONE;

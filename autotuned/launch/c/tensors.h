@@ -151,7 +151,6 @@ static int find_torch(void) {
 }
 
 static PyObject *use_shim(PyObject *module, PyObject *whether) {
-  (void)module;
   int before = shim_state, yes = PyObject_IsTrue(whether);
   if (yes < 0) return NULL;
   shim_state = yes ? SHIM_UNKNOWN : SHIM_REFUSED;

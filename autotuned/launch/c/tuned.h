@@ -215,13 +215,11 @@ static PyObject *base_attach(Base *b, PyObject *table) {
 }
 
 static PyObject *get_configs(Base *b, void *c) {
-  (void)c;
   if (!b->configs) { PyErr_SetString(PyExc_AttributeError, "configs"); return NULL; }
   Py_INCREF(b->configs);
   return b->configs;
 }
 static int set_configs(Base *b, PyObject *value, void *c) {
-  (void)c;
   PyObject *old = b->configs;
   Py_XINCREF(value);
   b->configs = value;
@@ -229,24 +227,20 @@ static int set_configs(Base *b, PyObject *value, void *c) {
   return 0;
 }
 static PyObject *get_best(Base *b, void *c) {
-  (void)c;
   for (Best *slot = b->best; slot; slot = slot->next)
     if (slot->thread == PyThread_get_thread_ident() && slot->config) return Py_NewRef(slot->config);
   PyErr_SetString(PyExc_AttributeError, "best_config: nothing was launched on this thread yet");
   return NULL;
 }
 static int set_best_config(Base *b, PyObject *value, void *c) {
-  (void)c;
   if (!value) { PyErr_SetString(PyExc_AttributeError, "best_config cannot be deleted"); return -1; }
   return set_best(b, value);
 }
 static PyObject *get_nargs(Base *b, void *c) {
-  (void)c;
   Best *slot = slot_of_thread(b);
   return slot ? Py_NewRef(slot->nargs ? slot->nargs : Py_None) : NULL;
 }
 static int set_nargs(Base *b, PyObject *value, void *c) {
-  (void)c;
   Best *slot = slot_of_thread(b);
   if (!slot) return -1;
   PyObject *old = slot->nargs;
