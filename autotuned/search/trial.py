@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import operator
@@ -100,7 +101,7 @@ class Trial:
     def slowed(self) -> float:
         """Share of the samples that took over `SLOW` times the fastest twentieth's."""
         ordered = sorted(self.samples_us)
-        return sum(us > SLOW * _percentile(ordered, 0.05) for us in ordered) / len(ordered)
+        return _share_above(ordered, SLOW * _percentile(ordered, QUICK))
 
     def percentile(self, share: float) -> float:
         """The sample below which `share` of all samples lie, in microseconds."""
@@ -120,6 +121,10 @@ def _spread(samples_us: Sequence[float], median_us: float) -> float:
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def _share_above(ordered: Sequence[float], most: float) -> float:
+    return (len(ordered) - bisect.bisect_right(ordered, most)) / len(ordered)
 
 
 def _third(ordered: Sequence[float]) -> int:
@@ -146,10 +151,11 @@ def check_samples(samples_us: Sequence[float]) -> None:
 # -- scales: how trials are compared -----------------------------------------------------------------------------------
 
 ENOUGH = 12  # samples needed to detect load by others
-# Others use the device if the middle 60% of the samples spread over more than `LOAD`, relative, or if this share of the
-# samples takes `SLOW` times the fastest: bursts for 30% of the time slow 14% to 18% of a split-K matmul's samples, and
-# spread the middle over 7% to 8% (H200). Of six kernels on idle devices 0.7% at most are that slow.
-LOAD, SLOWED, SLOW = 0.08, 0.04, 1.25
+# Others use the device if the middle 60% of the samples spread over more than `LOAD`, relative, or if the share
+# `SLOWED` takes `SLOW` times the fastest, which is the sample below which the share `QUICK` lies: bursts for 30% of the
+# time slow 14% to 18% of a split-K matmul's samples, and spread the middle over 7% to 8% (H200). Of six kernels on idle
+# devices 0.7% at most are that slow.
+LOAD, SLOWED, SLOW, QUICK = 0.08, 0.04, 1.25, 0.05
 
 
 @dataclass(frozen=True)
@@ -368,8 +374,7 @@ class Drift:
         apart.sort()
         if not apart:
             return False
-        slow = _percentile(apart, 0.05) + math.log(SLOW)
-        slowed = sum(log > slow for log in apart) / len(apart)
+        slowed = _share_above(apart, _percentile(apart, QUICK) + math.log(SLOW))
         return _percentile(apart, 0.8) - _percentile(apart, 0.2) > LOADED or slowed > SLOWED
 
     def _changed(self, levels: Sequence[Sequence[float]]) -> bool:
