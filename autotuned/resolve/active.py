@@ -50,8 +50,13 @@ agreements: list[Agreement] = []  # the last one is in force
 recorders: list[Recorder] = []  # likewise
 # Choices that the store does not have, with their keys in the store and their configs' identities.
 elsewhere: list[Callable[[], Iterator[tuple[Key, str]]]] = []
-drops = [object()]  # another one whenever bound choices are dropped: a call that began before is not bound
+drops = [object()]  # another one after each `drop_in_flight`
 _on_change: list[Callable[[], None]] = []
+
+
+def drop_in_flight() -> None:
+    """Let no call be bound that began to choose before: its choice may be one that was just dropped."""
+    drops[:] = [object()]
 
 
 def on_change(callback: Callable[[], None]) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import NamedTuple
+
+log = logging.getLogger("autotuned")
 
 
 class CacheInfo(NamedTuple):
@@ -21,3 +25,11 @@ class CacheInfo(NamedTuple):
     search_s: float
     compile_s: float
     bind_s: float
+
+
+def say(infos: Sequence[CacheInfo]) -> None:
+    """Log the counters of all functions together, if there was a miss."""
+    if any(info.misses for info in infos):
+        names = "hits", "misses", "searches", "lookup_s", "search_s", "compile_s", "bind_s"
+        message = "%d hits, %d misses, %d searches; seconds: look-up %.2f, search %.2f, compile %.2f, bind %.3f"
+        log.info(message, *(sum(getattr(info, name) for info in infos) for name in names))

@@ -118,7 +118,8 @@ class Tuner:
 
     def _learn(self, configs: list[Any]) -> None:
         candidates.check(configs, self.tunable)
-        if not (tuned := self.chooser.state.names_set_by(configs)) <= self.tuned:
+        tuned = self.chooser.state.names_set_by(configs)
+        if not tuned <= self.tuned:
             self._rebuild(self.tuned | tuned)
 
     def _count_exactly(self) -> None:
@@ -137,7 +138,7 @@ class Tuner:
         """
         configs = self.options.configs()
         candidates.check(candidates.listed(configs, self.tunable.name), self.tunable)
-        active.drops[:] = [object()]
+        active.drop_in_flight()
         self._rebuild(self.chooser.state.listed(configs)[1])
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, values: tuple[Any, ...] = ()) -> Call:
@@ -261,7 +262,8 @@ class Tuner:
         before = self._prologue(call, config)
         if before is not None:
             before(values)
-        start, comes_first = time.perf_counter(), self.chooser.shipped.comes_first(choice)
+        start = time.perf_counter()
+        comes_first = self.chooser.shipped.comes_first(choice)
         is_first = comes_first and before is None and not call.has_descriptors  # looked up after the grid was asked
         binary = None if is_first else self.chooser.shipped.load(call, choice)
         if is_first or (binary is not None and before is None and not call.has_descriptors):
@@ -333,8 +335,9 @@ class Tuner:
         launched, call = time.perf_counter(), chosen.call
         if isinstance(self.tunable, TunableKernel):
             _watch_environment()
-        is_bound = chosen.choice.lasting and not call.options and tuple(call.arguments) == self.names
-        if is_bound := is_bound and call.since is active.drops[-1]:
+        may_be = chosen.choice.lasting and not call.options and tuple(call.arguments) == self.names
+        is_bound = may_be and call.since is active.drops[-1]
+        if is_bound:
             self._count_exactly()
             is_bound = self._put(chosen, before, result)
             if call.since is not active.drops[-1]:  # by another thread just now
@@ -412,7 +415,7 @@ class Tuner:
 
     def forget(self) -> None:
         """Forget this process's choices; records on disk stay."""
-        active.drops[:] = [object()]
+        active.drop_in_flight()
         self.chooser.state.forget()
         self.launcher.clear()
 
@@ -423,7 +426,7 @@ MOST_COMPARED = 256  # kinds of launches to remember: they keep the types of arg
 
 def drop_bound() -> None:
     """Clear all launch tables: after a change of mode or environment nothing bound may answer."""
-    active.drops[:] = [object()]
+    active.drop_in_flight()
     for tuner in list(_tuners):
         tuner.launcher.clear()
 
@@ -440,11 +443,8 @@ def _watch_environment() -> None:
 
 @atexit.register
 def _summary() -> None:
-    infos = [tuner.cache_info() for tuner in list(_tuners)]
-    if any(info.misses for info in infos):
-        names = "hits", "misses", "searches", "lookup_s", "search_s", "compile_s", "bind_s"
-        message = "%d hits, %d misses, %d searches; seconds: look-up %.2f, search %.2f, compile %.2f, bind %.3f"
-        log.info(message, *(sum(getattr(info, name) for info in infos) for name in names))
-    untuned = [tuner.chooser.untuned for tuner in list(_tuners) if "untuned" in vars(tuner.chooser)]
+    if infos := [tuner.cache_info() for tuner in live()]:
+        counters.say(infos)
+    untuned = [tuner.chooser.untuned for tuner in live() if "untuned" in vars(tuner.chooser)]
     if untuned:
         advice.say_untuned(untuned)

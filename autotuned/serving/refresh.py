@@ -283,7 +283,7 @@ def _drop_in_flight(of: Tuner, key: Key, known: list[Bound]) -> None:
 
     Those in flight are not bound, and those bound since `known` was read are looked up again with all of the kernel.
     """
-    active.drops[:] = [object()]
+    active.drop_in_flight()
     ids = set(map(id, known))
     late = (one.use for one in of.launcher.bounds() if id(one) not in ids and one.use is not None)
     if any(use.key is None or use.key == key for use in late):
