@@ -1,7 +1,7 @@
 """Whole programs for `run.py --operations tests/libraries/programs.py`: a training step, and tokens one by one.
 
 The model is fla's HGRN, small, with its own layers, norms and loss; it needs flash-linear-attention and transformers
-beside fla-core. (With fla's DeltaNet, stock needs over 300 s for the first step.) A CUDA graph takes all launches of
+beside fla-core. (For the first step of fla's DeltaNet, stock needs over 300 s.) A CUDA graph takes all launches of
 the decoded tokens at once.
 """
 

@@ -155,7 +155,7 @@ def test_slow_samples_that_leave_the_middle_alone_make_no_fast_ones_either(slow:
 @pytest.mark.parametrize("count", [scale.ENOUGH, 40, 1200])
 @pytest.mark.parametrize("spread", [0.003, 0.02])
 def test_bursts_that_leave_the_middle_of_the_samples_alone_are_load(spread: float, count: int) -> None:
-    """A sixth of the samples, as of a split-K matmul beside 30% load on an H200; a single slow sample is none."""
+    """A sixth of the samples is slow, as measured for a split-K matmul under 30% load. One slow sample is no load."""
     chance = random.Random(count)
 
     def sampled(share: float) -> Trial:
