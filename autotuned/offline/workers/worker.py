@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
+from types import FrameType
 from typing import NoReturn, TextIO
 
 from autotuned import disk
@@ -128,6 +129,11 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def _interrupted_import(number: int, frame: FrameType | None) -> NoReturn:
+    """Exit on Ctrl-C while modules are imported: raised in an extension's callback, an exception aborts the process."""
+    leave(1)
+
+
 class _Commands:
     """The parent's commands, one line each; kills this process and its children if the parent ends."""
 
@@ -172,6 +178,8 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
             compile.compilers.append(compile_pool.Compilers(given["targets"], given["timeout_s"]))
     kind = use_device()
     server = _Server(given, kind, reporter)
+    if signal.getsignal(signal.SIGINT) is _interrupted_import:  # not another one, of the user's code
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs differ in kind too
     reporter.say("ready", device=kind, model=model, version=process.version())
     while (command := commands.next())["do"] != "end":
@@ -195,7 +203,7 @@ def main() -> None:
     reporter = Reporter(int(sys.argv[1]))
     try:
         # Ctrl-C was blocked by the parent, or by Ray, until now; from now on only the parent sends it.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupted_import)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         _serve(_Commands(_own_input()), reporter)
     except (AutotunedError, OSError) as error:

@@ -1,5 +1,6 @@
 """`tune --isolate`: configs that hang, crash, or compute something else end as themselves, and the right one wins."""
 
+import contextlib
 import json
 import os
 import re
@@ -244,14 +245,20 @@ def test_a_reference_may_take_longer_than_a_config(tmp_path):
 # -- the process itself -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def worker():
+@contextlib.contextmanager
+def worker_of(target: str):
     made = process.Worker(
-        {"targets": ["autotuned.kernels.numpy_matmul"], "force": False, "gathers": False,
+        {"targets": [target], "force": False, "gathers": False,
          "timeout_s": 60.0, "wanted": None, "follows": False}, {"TRITON_INTERPRET": "1"},
     )  # fmt: skip
     yield made
     made.kill()
+
+
+@pytest.fixture
+def worker():
+    with worker_of("autotuned.kernels.numpy_matmul") as made:
+        yield made
 
 
 def await_end(worker: process.Worker) -> None:
@@ -267,6 +274,25 @@ def test_ctrl_c_while_it_begins_is_no_traceback(worker, capfd, after_s):
     worker.interrupt()
     await_end(worker)
     assert worker.why() == "the process ended with code 1"
+    assert capfd.readouterr().err == ""
+
+
+def test_ctrl_c_within_an_import_raises_nothing_there(tmp_path, capfd):
+    began = tmp_path / "began"
+    aborts = tmp_path / "aborts.py"
+    aborts.write_text(
+        "import os, time\n"
+        f"open({str(began)!r}, 'w').close()\n"
+        "try:\n    time.sleep(60)\n"
+        "except BaseException:\n    os.abort()  # as libtriton does where its enums' callbacks raise\n"
+    )
+    with worker_of(str(aborts)) as made:
+        end = time.monotonic() + 60
+        while not began.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        made.interrupt()
+        await_end(made)
+        assert made.why() == "the process ended with code 1"
     assert capfd.readouterr().err == ""
 
 
