@@ -20,8 +20,9 @@ from autotuned.key.key import Key
 from autotuned.key.source_text import parsed_again
 from autotuned.search import failures
 from autotuned.search.compiling import parallelism, threads
-from autotuned.search.compiling.compile import Waiting, Wanted, in_order
+from autotuned.search.compiling.compile import Waiting, in_order
 from autotuned.search.compiling.crew import Crew, shared_slots
+from autotuned.search.compiling.pool import Wanted
 from autotuned.store import layout, records
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache, compiled, frontend, kernel, specialization

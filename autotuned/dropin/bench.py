@@ -24,7 +24,7 @@ _NAMES = ("_bench", "prune_configs", "check_disk_cache")
 
 
 class _Partly(Exception):  # noqa: N818
-    """A race's budget has left configs out: Triton's file of timings would never let them be measured."""
+    """A race has left configs out: Triton's file of timings would never let them be measured."""
 
 
 def begin(race: bool, compile_ahead: bool, budget_s: float | None = None) -> None:
@@ -70,7 +70,8 @@ def _wrap() -> None:
     def reading(self: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], Any]) -> Any:
         def measuring() -> None:
             bench_fn()
-            if (asked := seeded.measuring(self)) is not None and asked.is_partly_raced:
+            asked = seeded.measuring(self)
+            if asked is not None and asked.race is not None and asked.race.is_partial:
                 raise _Partly
 
         with contextlib.suppress(_Partly):

@@ -61,7 +61,8 @@ def install(
             restored. A library's own benchmark is kept and times each config. Choices of races and of Triton's
             benchmark are stored apart.
         budget_s: Limit of each race in seconds, as of `@autotune`'s searches: configs that take longer to compile are
-            left out, and measured by the next process. None: the limit of an earlier `install`, else none.
+            left out, and measured by the next process; infinity: wait for all. None: as an earlier `install` said,
+            else wait for all but the few that compile much longer than the others, which a later call measures.
         binaries: A folder that keeps everything Triton compiles in this process, and the choices, for the next
             start, also in another container and under another path (docs/ship-without-a-compiler.md). It holds code:
             only those who may run code as this user may have write access.

@@ -18,9 +18,11 @@ from autotuned.dropin.stock_tuner import Seed, racing
 from autotuned.key.key import Key, KeySpec
 from autotuned.resolve.request import Options, Question, State
 from autotuned.resolve.searcher import Searcher
-from autotuned.search import failures
+from autotuned.search import exclusions, failures
+from autotuned.search.compiling.stragglers import Stragglers
+from autotuned.search.exclusions import Reason
 from autotuned.store import records
-from autotuned.store.choice import Choice
+from autotuned.store.choice import Choice, Origin
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing
 from autotuned.triton_compat import kernel
@@ -61,7 +63,8 @@ class StockCall(Call):
 class Race:
     """The race of one call of a tuner, started by Triton's first timing; `is_run` if Triton got the race's times.
 
-    `is_partial` if its budget left configs out.
+    `is_partial` if it left configs out: those that its budget cut off, or, without one, those that compile much longer
+    than the others. The call after their compilation measures the latter, and waits for all.
     """
 
     def __init__(self, tuner: Any, seed: Seed, key: Key, call: Call, left: Callable[[], Sequence[Any]]) -> None:
@@ -70,6 +73,7 @@ class Race:
         self._times: dict[str, _Times | None] | None = None
         self._unmeasured: _Times | None = None  # of a config that the race did not measure
         self.is_run = self.is_partial = False
+        self._slow = Stragglers() if racing.budget_s is None and key.digest not in seed.has_left else None
 
     def times(self, config: Any) -> _Times | None:
         """Median, 20th and 80th percentile in ms, infinite for a failure; None if Triton must measure."""
@@ -93,10 +97,9 @@ class Race:
             self._say("not enough memory for a search")
             return {}
         self.is_run = True
-        if racing.budget_s is not None:
-            self._unmeasured = _FAILED  # Triton would wait for its compilation
-            measured = {one.identity for one in choice.record.timings}
-            self._say_left(len(self._seed.identities(self._left()).keys() - measured))
+        left = self._seed.identities(self._left()).keys() - {one.identity for one in choice.record.timings}
+        if left and (racing.budget_s is not None or choice.origin is not Origin.SEARCH or self._slow):
+            self._note_left(len(left))
         (winner,) = self._seed.identities([choice.config])
         for timing in choice.record.timings:
             if not _excused(timing):  # Triton would raise it, but trying again could change the caller's data
@@ -106,19 +109,37 @@ class Race:
 
     def _choice(self) -> Choice | None:
         """The choice of a search, or of another process or thread that raced the same key; None if out of memory."""
-        question, is_limited = self._question(), racing.budget_s is not None
-        before = records.read_of(self._key) if question.fresh or is_limited else None
+        question = self._question()
+        before = records.read_of(self._key)
         with records.locked(self._key, self._seed.tunable.device(question.call)) as lock:
-            known = self._seed.found(self._key, question.live, partly=is_limited)
-            if known is not None and known.record is not None and known.record.timings and known.record != before:
-                return known
+            known = self._seed.found(self._key, question.live, partly=racing.budget_s != math.inf)
+            if known is not None and known.record is not None and known.record.timings:
+                is_news = known.record != before or (known.complete and not question.fresh)
+                if is_news:
+                    return known
             return self._searcher().search(question.replace(lock=lock))
 
-    def _say_left(self, count: int) -> None:
-        self.is_partial = count > 0
-        if count:
+    def _note_left(self, count: int) -> None:
+        """Note that so many configs were not measured, and that Triton need not either."""
+        self.is_partial, self._unmeasured = True, _FAILED  # Triton would wait for their compilation
+        name = self._seed.tunable.name
+        if racing.budget_s is not None:
             message = "`%s`: configs not measured within %g s: %d. The next process measures them."
-            log.info(message, self._seed.tunable.name, racing.budget_s, count)
+            log.info(message, name, racing.budget_s, count)
+        else:
+            self._seed.has_left.add(self._key.digest)
+            log.info("`%s`: configs that compile much longer than the others, to be measured later: %d.", name, count)
+
+    def when_complete(self, action: Callable[[], None]) -> None:
+        """Call `action` once the configs that it did not wait for can be measured; never, if it left none."""
+
+        def end(failed: Mapping[str, str]) -> None:
+            for identity, why in failed.items():  # the next race need not wait for them
+                exclusions.process.add(self._key.digest, identity, Reason.NOT_COMPILED, why)
+            action()
+
+        if self._slow:
+            self._slow.then(end)
 
     def _say(self, why: str) -> None:
         why = why.splitlines()[0] if why else why
@@ -135,7 +156,7 @@ class Race:
         hooks = Hooks(how.before and _unless_reset_only(how.before), how.after and _unless_tritons(how.after))
         options = Options(
             lambda: tuner.configs, KeySpec(()), zero=tuple(how.zero), hooks=hooks, do_bench=how.do_bench,
-            budget_s=racing.budget_s, patience=PATIENCE,
+            budget_s=racing.budget_s, patience=PATIENCE, slow=self._slow,
         )  # fmt: skip
         return Searcher(State(self._seed.tunable, options, lambda written: None))
 

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from autotuned.dropin.stock_tuner import Seed, attribute, compiling, keeping, se
 from autotuned.dropin.widened import Widened
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key.key import Key
-from autotuned.resolve import sealing
+from autotuned.resolve import active, sealing
 from autotuned.search import failures
 from autotuned.store import layout
 from autotuned.triton_compat import fingerprint, kernel
@@ -64,14 +65,14 @@ class Asked:
         self.pruned: list[Any] | None = None
         self.passing = False
         self._widened: Widened | None = None
-        self._race: raced.Race | None = None
+        self.race: raced.Race | None = None
         self._begun = False
         self._to_keep: Key | None = None
         self._left_out = LeftOut(self.tuner)
 
     def look_up(self, memory: Memory, own: Any) -> bool:
         """Whether the tuner's cache now has its key, stored or as a stopgap; NotTunedError in mode "strict"."""
-        since, mode, seed = _modes[-1], env.current_mode(), seed_of(self.tuner)
+        since, mode, seed = active.drops[-1], env.current_mode(), seed_of(self.tuner)
         if seed is not None and not self.kwargs.get("warmup") and not self._launches(seed):
             self.missed, self.passing, self._seed = own, True, seed  # not measured, and dropped after the call
             memory.note(own, seed.first_that_compiles(seed.call(self.args, self.kwargs), self.left()))
@@ -94,12 +95,12 @@ class Asked:
             if self.missed is not None and self.key is not None:
                 self._widened = Widened(self.tuner, self.key, self._call, self._seed.needed.restore)
                 if self._seed.races and not self.kwargs.get("warmup"):
-                    self._race = raced.Race(self.tuner, self._seed, self.key, self._call, self.left)
+                    self.race = raced.Race(self.tuner, self._seed, self.key, self._call, self.left)
             return False
         if not self.passing:
             memory.stop_gap(own, found, until)
         memory.note(own, found)
-        self.passing |= since is not _modes[-1]  # the mode has ended meanwhile
+        self.passing |= since is not active.drops[-1]  # the mode may have ended meanwhile
         self.missed = own if self.passing else None
         if self.key is not None and compiling.on:
             order.expect(self.key.digest)
@@ -112,7 +113,7 @@ class Asked:
     def _known(self, mode: str) -> tuple[Any, str]:
         """The stored config, and the mode that ends it: "search" ignores what is stored, "" is any other.
 
-        Where nothing may be measured, the best of those that a race measured within its budget serves till then.
+        Where nothing may be measured, the best of those that a race has measured serves till then.
         """
         choice = self._kept(mode)
         if choice is None or not choice.complete:
@@ -156,16 +157,11 @@ class Asked:
 
     def times(self, config: Any) -> list[float] | None:
         """A race's times for a config; None if Triton measures."""
-        return None if self._race is None else self._race.times(config)
-
-    @property
-    def is_partly_raced(self) -> bool:
-        """Whether a race's budget left configs out."""
-        return self._race is not None and self._race.is_partial
+        return None if self.race is None else self.race.times(config)
 
     def begins(self) -> bool:
         """Whether Triton now measures its first config for this call."""
-        begins, self._begun = not self._begun and not (self._race is not None and self._race.is_run), True
+        begins, self._begun = not self._begun and not (self.race is not None and self.race.is_run), True
         return begins
 
     def _unmeasured(self, mode: str) -> Any:
@@ -197,13 +193,15 @@ class Asked:
         if self.passing:
             memory.drop(self.missed)
         elif self.missed is not None:
-            restore, is_raced = self._end(), self._race is not None and self._race.is_run  # which said and stored it
+            restore, is_raced = self._end(), self.race is not None and self.race.is_run  # which said and stored it
             is_measured = timings is not self._before and not is_raced
             if is_measured and self.key is not None:
                 seconds = attribute(self.tuner, "bench_time") or 0.0
                 events.emit("search", self.key.kernel, self.key.digest, seconds, f"{len(timings or ())} configs")
             if is_measured and memory.has(self.missed):
                 self._keep(memory, timings, restore)
+            if is_raced and self.race is not None:
+                self.race.when_complete(partial(memory.renew, self.missed, memory.get(self.missed)))
         if self.key is not None and self._to_keep is not None and not self.passing:
             kept_choices.keep(self.key, self._to_keep)
 
@@ -302,6 +300,12 @@ class Memory(Choices):
             self._gone[key] = config
         super().pop(key, None)
 
+    def renew(self, key: Any, config: Any) -> None:
+        """Let the next call choose again, if this is still the key's config."""
+        if self.has(key) and self.get(key) is config:
+            self.drop(key)
+            self.on_change()
+
     def __missing__(self, key: Any) -> Any:
         """The config of a call that found its key just before another thread dropped it."""
         call = _current.get()
@@ -317,13 +321,9 @@ class Memory(Choices):
     def end_stop_gaps(self, mode: str) -> None:
         """Remove those that are still there and end with this mode."""
         over = {key: config for key, (config, until) in [*self._gaps.items()] if until in ("", mode)}
-        there = [key for key, config in over.items() if self.get(key) is config]  # `get` asks no store
-        for key in over:
+        for key, config in over.items():
             self._gaps.pop(key, None)
-        for key in there:
-            self.drop(key)
-        if there:
-            self.on_change()
+            self.renew(key, config)
 
     def __setitem__(self, key: Any, config: Any) -> None:
         replaced = super().get(key, config)
@@ -344,16 +344,15 @@ class Untouched(Memory):
 _stopgaps: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()  # those that have any, by id
 
 
-_modes = [object()]  # another one at each change of mode
-
-
 def _end_stop_gaps() -> None:
-    _modes[:], mode = [object()], env.current_mode()
+    active.drop_in_flight()
+    mode = env.current_mode()
     for memory in [*_stopgaps.values()]:
         memory.end_stop_gaps(mode)
 
 
 env.on_mode_change(_end_stop_gaps)
+sealing.on_lifted.append(_end_stop_gaps)
 _native.look_up_in(Memory)
 _adopting = renewed(threading.Lock())
 # By the dictionary that they took the place of: tuners that share it go on sharing.

@@ -82,6 +82,7 @@ class Seed:
         self.needed = Conditions(conditions.names(how.restore))
         self._context = Context(self.tunable, None, trial)
         self._warned: set[str] = set()
+        self.has_left: set[str] = set()  # digests of keys whose race went on without configs that compile long
         self._can_race = _has_tritons_bench(tuner)
 
     def holds(self, tuner: Any) -> bool:

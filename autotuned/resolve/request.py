@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autotuned.key import opaque
     from autotuned.resolve import sealing
     from autotuned.search import exclusions
+    from autotuned.search.compiling.stragglers import Stragglers
     from autotuned.search.job import Observer
     from autotuned.search.safety import check as checks
     from autotuned.search.safety.check import Check
@@ -79,6 +80,7 @@ class Options(Frozen):
     objective: str = "kernel"  # measure "kernel" or "call"
     usual: str = "kernel"  # the default
     patience: float = 1.0  # share of the usual wait for calm after a noisy race, and of launches that part ties
+    slow: Stragglers | None = None  # takes the compilations that a search does not wait for; None to wait for all
 
     @once
     def named(self) -> dict[str, Sequence[str]]:

@@ -45,11 +45,18 @@ class Sealed:
     def __exit__(self, *error: object) -> None:
         with suppress(ValueError):  # lifted by `unseal`
             _seals.remove(self)  # by identity: threads and tasks may leave their blocks in any order
+        _tell_lifted()
 
 
 # Process-wide, since autograd launches on its own threads.
 _seals: list[Sealed] = []
 _lifted: list[bool] = []  # whether `unseal` lifted AUTOTUNED_SEAL
+on_lifted: list[Callable[[], None]] = []  # called when a seal ends, to drop what served under it only
+
+
+def _tell_lifted() -> None:
+    for callback in on_lifted:
+        callback()
 
 
 def seal(on: env.OnSeal = "error", *, all: bool = False) -> Sealed:
@@ -82,6 +89,7 @@ def unseal() -> None:
     """Lift all seals, also that of `AUTOTUNED_SEAL`."""
     _seals.clear()
     _lifted.append(True)
+    _tell_lifted()
 
 
 def current() -> Seal | None:

@@ -261,6 +261,7 @@ class Searcher:
             objective=options.objective,
             patience=options.patience,
             budget_s=budget_s,
+            slow=options.slow,
             observer=question.observer,
             check=options.check,
             checked=checked,

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotuned.key import opaque
 from autotuned.key.key import Key
@@ -22,6 +22,9 @@ from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Hooks
 from autotuned.tunable.tunable import Tunable
 from autotuned.typed_json import Json
+
+if TYPE_CHECKING:
+    from autotuned.search.compiling.stragglers import Stragglers
 
 log = logging.getLogger("autotuned")
 MUCH_BYTES = 256 << 20  # unneeded copies above this are worth a hint
@@ -75,6 +78,7 @@ class Job:
     objective: str = "kernel"  # time "kernel" or "call" (`timers`)
     patience: float = 1.0  # share of the usual wait for calm after a noisy race, and of launches that resolve ties
     budget_s: float = math.inf  # stop after this many seconds with the results so far
+    slow: Stragglers | None = None  # takes the compilations not to be waited for; None to wait for all
     observer: Observer | None = None
     check: Check | None = None
     named: Sequence[str] | None = None  # to protect by this call's decorator; None if `restore` says the same

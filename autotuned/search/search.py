@@ -13,7 +13,8 @@ from typing import Any
 
 from autotuned.errors import CheckError, SealedError
 from autotuned.search import benchmark, exclusions, failures, race
-from autotuned.search.compiling.compile import CompileStream, Ready, Waiting, Wanted
+from autotuned.search.compiling.compile import CompileStream, Ready, Waiting
+from autotuned.search.compiling.pool import Wanted
 from autotuned.search.exclusions import Reason
 from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
@@ -59,7 +60,7 @@ def run(job: Job, outcome: Outcome) -> None:
 class _Search:
     def __init__(self, job: Job, outcome: Outcome) -> None:
         self._job, self._outcome = job, outcome
-        self._ahead = CompileStream(job.tunable, job.call, job.journal, job.all_cores)
+        self._ahead = CompileStream(job.tunable, job.call, job.journal, job.all_cores, job.slow)
         self._guard = Guard(job, self._ahead)
         self.board = Board(job)
         fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.likely)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import sys
 from typing import Annotated
@@ -26,7 +27,9 @@ def run(
     ] = False,
     budget: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="With --race: measure a kernel's configs for at most this long."),
+        typer.Option(
+            metavar="SECONDS", help="With --race: measure a kernel's configs for at most this long; inf: wait for all."
+        ),
     ] = None,
     binaries: Annotated[
         str | None,
@@ -53,7 +56,8 @@ def run(
     kind = "-".join([name for name, asked in (("replace", replace), ("race", race)) if asked]) or "seed"
     environment = env.for_command(kind, startup, os.path.expanduser(binaries or ""), budget)
     if as_json:
-        terminal.remark_json({"command": command, "install": kind, "binaries": binaries, "budget_s": budget})
+        limit = "inf" if budget == math.inf else budget
+        terminal.remark_json({"command": command, "install": kind, "binaries": binaries, "budget_s": limit})
     # Replace this process, so that signals, terminal and exit code are the command's own.
     sys.stdout.flush()
     try:

@@ -15,7 +15,7 @@ from triton.runtime.autotuner import Autotuner
 
 import autotuned
 from autotuned.dropin import ahead
-from autotuned.search.compiling import compile, crew
+from autotuned.search.compiling import compile, crew, pool
 
 pytestmark = pytest.mark.usefixtures("ahead_cold")
 
@@ -194,7 +194,7 @@ def test_a_long_wait_says_how_far_it_is(terminal, level, x, monkeypatch, caplog)
 def test_a_long_search_says_it_too(how, x, monkeypatch, caplog):
     monkeypatch.setattr(compile, "SAY_AFTER_S", 0.0)
     monkeypatch.setattr(compile, "_at_a_terminal", lambda: True)
-    monkeypatch.setattr(compile, "TICK_S", 0.001)
+    monkeypatch.setattr(pool, "TICK_S", 0.001)
     kernel = tuned()
     if how == "race":
         autotuned.install(race=True)

@@ -21,7 +21,7 @@ from waits import until
 from autotuned.offline import targets
 from autotuned.offline.workers import compile_pool, compile_server
 from autotuned.offline.workers.compile_pool import Compilers
-from autotuned.search.compiling import compile
+from autotuned.search.compiling import pool
 from autotuned.store import listing, records
 
 MODULE = """
@@ -89,7 +89,7 @@ def workers(tmp_path):
         file.write_text(MODULE.replace("{hows}", repr(hows)))
         found = Compilers([str(file)], limit_s)
         started.append(found)
-        compile.compilers.append(found)
+        pool.compilers.append(found)
         [work] = targets.load(str(file))
         until(lambda: found._knows(work.name) or found._over)
         assert not found._over
@@ -97,7 +97,7 @@ def workers(tmp_path):
 
     yield start
     for one in started:
-        compile.compilers.remove(one)
+        pool.compilers.remove(one)
         one.close()
 
 
@@ -220,9 +220,9 @@ if "autotuned.offline.workers.worker" in " ".join(sys.orig_argv):
 # Threads compile until workers are ready, which nobody here makes wait for a GPU to begin.
 MEASURED_WHEN_READY = """
     import os, time, torch
-    from autotuned.search.compiling import compile
+    from autotuned.search.compiling import pool
     print("case of", os.getpid())
-    while not compile.compilers[-1]._knows("compiled_by_tune.work"):
+    while not pool.compilers[-1]._knows("compiled_by_tune.work"):
         time.sleep(0.02)
     yield dict(args=(torch.zeros(99), torch.zeros(99), 99), grid=(4,))
 """

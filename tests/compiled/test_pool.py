@@ -19,7 +19,7 @@ from triton import Config, knobs
 
 from autotuned import autotune
 from autotuned.key.source_text import parsed_again
-from autotuned.search.compiling import compile as compiling
+from autotuned.search.compiling import pool as compiling
 from autotuned.search.compiling import threads
 from autotuned.store import listing, records
 from autotuned.triton_compat import compiled
@@ -61,7 +61,7 @@ def compilations(monkeypatch) -> Iterator[list[tuple[str, float, float]]]:
     """Thread, start and end of each compilation."""
     seen: list[tuple[str, float, float]] = []
     starts: dict[int, float] = {}
-    run = compiling._Pool._run
+    run = compiling.Pool._run
 
     def noted(self, one, compile_):
         starts[threading.get_ident()] = time.perf_counter()
@@ -72,7 +72,7 @@ def compilations(monkeypatch) -> Iterator[list[tuple[str, float, float]]]:
             name = threading.current_thread().name
             seen.append((name, starts.get(threading.get_ident(), 0.0), time.perf_counter()))
 
-    monkeypatch.setattr(compiling._Pool, "_run", noted)
+    monkeypatch.setattr(compiling.Pool, "_run", noted)
     monkeypatch.setattr(knobs.compilation, "listener", ended)
     yield seen
 
@@ -161,7 +161,7 @@ def test_an_error_of_one_config_is_that_configs_own(monkeypatch):
 
 def test_an_error_of_pythons_parser_is_no_error_of_the_config(monkeypatch):
     """Two threads that parse at once: "SystemError: AST constructor recursion depth mismatch" in Python 3.11.7."""
-    run, failed = compiling._Pool._run, set()
+    run, failed = compiling.Pool._run, set()
 
     def noted(self, one, compile_):
         def sometimes():
@@ -172,7 +172,7 @@ def test_an_error_of_pythons_parser_is_no_error_of_the_config(monkeypatch):
 
         return run(self, one, sometimes)
 
-    monkeypatch.setattr(compiling._Pool, "_run", noted)
+    monkeypatch.setattr(compiling.Pool, "_run", noted)
     tune(2, monkeypatch)
     [record] = [record for _, record in listing.all_records()]
     assert len(failed) == len(BLOCKS)
@@ -229,7 +229,7 @@ def test_an_interrupt_ends_the_search_and_cancels_what_has_not_begun(monkeypatch
     def interrupt(self, deadline, tick):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compiling._Pool, "next", interrupt)
+    monkeypatch.setattr(compiling.Pool, "next", interrupt)
     before = sys.getswitchinterval()
     with pytest.raises(KeyboardInterrupt):
         tune(2, monkeypatch)

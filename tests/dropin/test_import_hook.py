@@ -1,6 +1,7 @@
 """Tests of `arrange` and of `autotuned run`: processes that know nothing of us."""
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -61,6 +62,14 @@ def test_a_race_gets_the_budget_of_the_command_and_a_nested_command_without_a_ra
         code, out, err = autotuned_run("--race", "--budget", "2.5", "--json", "--", *command)
         assert (code, out) == (0, f"{budget_s}\n"), err
         assert '"budget_s": 2.5' in err
+
+
+def test_an_infinite_budget_is_passed_on(tmp_path):
+    file = tmp_path / "app.py"
+    file.write_text("import triton\nfrom autotuned.dropin import stock_tuner\nprint(stock_tuner.racing.budget_s)")
+    code, out, err = autotuned_run("--race", "--budget", "inf", "--json", "--", sys.executable, str(file))
+    assert (code, out) == (0, "inf\n"), err
+    assert json.loads(err.splitlines()[0])["budget_s"] == "inf"
 
 
 @pytest.mark.parametrize("options", [["--budget", "5"], ["--race", "--budget", "0"], ["--race", "--budget", "nan"]])

@@ -20,7 +20,7 @@ from autotuned.offline import targets
 from autotuned.offline.workers.compile_pool import Compilers
 from autotuned.search import duel as duels
 from autotuned.search import race, timers
-from autotuned.search.compiling import compile
+from autotuned.search.compiling import pool
 from autotuned.search.safety import placements
 from autotuned.search.trial import Trial
 from autotuned.store import listing
@@ -172,7 +172,7 @@ def load_what_a_worker_compiles(file):
     hits, end = [], time.monotonic() + 60
     knobs.compilation.listener = lambda **event: hits.append(event["cache_hit"])
     compilers = Compilers([file], 60.0)
-    compile.compilers.append(compilers)
+    pool.compilers.append(compilers)
     try:
         [found] = targets.load(file)
         while not compilers._knows(found.name):

@@ -11,7 +11,7 @@ from triton import Config
 
 import autotuned
 from autotuned.dropin import install, stock_tuner
-from autotuned.search.compiling import compile
+from autotuned.search.compiling import pool
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import kernel as triton_names
 
@@ -39,13 +39,13 @@ def bench():
 @pytest.fixture
 def held(monkeypatch, tmp_path):
     """Lets go of the compilation of BLOCK=16, which otherwise takes longer than any race."""
-    released, made = threading.Event(), compile._Pool._made
+    released, made = threading.Event(), pool.Pool._made
 
-    def hold(pool, one, compile_):
+    def hold(self, one, compile_):
         assert one.config.kwargs["BLOCK"] != 16 or released.wait(60)
-        return made(pool, one, compile_)
+        return made(self, one, compile_)
 
-    monkeypatch.setattr(compile._Pool, "_made", hold)
+    monkeypatch.setattr(pool.Pool, "_made", hold)
     monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "3")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     yield released.set

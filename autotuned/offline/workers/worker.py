@@ -28,7 +28,7 @@ from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.workers import process
 from autotuned.offline.workers.process import LOST
 from autotuned.search import exclusions
-from autotuned.search.compiling import compile
+from autotuned.search.compiling import pool
 from autotuned.search.job import Progress
 from autotuned.store import conditions, record, records
 from autotuned.typed_json import Json, digest
@@ -175,7 +175,7 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
         from autotuned.offline.workers import compile_pool
 
         if compile_pool.are_wanted():
-            compile.compilers.append(compile_pool.Compilers(given["targets"], given["timeout_s"]))
+            pool.compilers.append(compile_pool.Compilers(given["targets"], given["timeout_s"]))
     kind = use_device()
     server = _Server(given, kind, reporter)
     if signal.getsignal(signal.SIGINT) is _interrupted_import:  # not another one, of the user's code

@@ -4,58 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import logging
 import math
 import os
-import queue
 import sys
 import time
 import weakref
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import Protocol
-from autotuned.errors import LeftOutError, SealedError
-from autotuned.key.source_text import parsed_again
+from autotuned.errors import SealedError
 from autotuned.search import failures
-from autotuned.search.compiling import crew, parallelism, threads
+from autotuned.search.compiling import crew, parallelism
+from autotuned.search.compiling.pool import Pool, Slot, Wanted
 from autotuned.search.exclusions import SharedMemory
 from autotuned.store.journal import Journal
-from autotuned.triton_compat import cache, launcher
 from autotuned.triton_compat import compiled as compiledkernel
-from autotuned.tunable import configs
 from autotuned.tunable.call import Call
 from autotuned.tunable.tunable import Tunable
 
+if TYPE_CHECKING:
+    from autotuned.search.compiling.stragglers import Stragglers
+
 log = logging.getLogger("autotuned")
-TICK_S = 0.25  # interval of `tick` while waiting for compilers
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A config to compile."""
-
-    index: int  # position in the list of candidates
-    identity: str
-    config: Any
-    hooked: bool = False  # user code runs before the launch: it may write tensors, and change the compilation
-    likely: bool = False  # to be tried first: it won for a similar call
-    suspect: bool = False  # a process died while compiling it: compile it alone, to know whom to blame
-
-    @property
-    def size(self) -> float:
-        """Estimates the compile time: block elements per warp, times stages.
-
-        Correlates with measured times: 0.78 over 40 configs of a matmul, 0.91 over 36 of attention (Triton 3.9, sm_90).
-        """
-        blocks = [value for value in self.config.kwargs.values() if isinstance(value, int) and value > 0]
-        stages, warps = getattr(self.config, "num_stages", 1) or 1, getattr(self.config, "num_warps", 1) or 1
-        return float(math.prod(blocks)) * stages / warps
 
 
 @dataclass(frozen=True)
@@ -66,21 +40,6 @@ class Ready:
 
     wanted: Wanted
     take: Callable[[], int]
-
-
-class Compilers(Protocol):
-    """Processes that compile configs for this one, as under `autotuned tune`."""
-
-    def compile(
-        self, kernel: str, parts: tuple[Any, ...], folder: Path | None, begun: Callable[[], None]
-    ) -> str | None:
-        """Compile; returns the binary's hash in Triton's cache, "" if that failed, None if not attempted."""
-
-    def missed(self, kernel: str) -> None:
-        """A binary compiled there was not found here."""
-
-
-compilers: list[Compilers] = []  # process-wide; the last one is in force
 
 
 @dataclass(frozen=True)
@@ -96,14 +55,23 @@ class _Terms:
 
 
 class CompileStream:
-    """Compiles the configs of one call; with `all_cores` on all cores that no other rank of this host compiles on."""
+    """Compiles the configs of one call.
 
-    def __init__(self, tunable: Tunable, call: Call, journal: Journal | None = None, all_cores: bool = False) -> None:
+    Args:
+        all_cores: Compile on all cores that no other rank of this host compiles on.
+        slow: Takes the compilations that `stream` does not wait for; None to wait for all.
+    """
+
+    def __init__(
+        self, tunable: Tunable, call: Call, journal: Journal | None = None, all_cores: bool = False,
+        slow: Stragglers | None = None,
+    ) -> None:  # fmt: skip
         self._tunable, self._call, self._all_cores = tunable, call, all_cores
+        self._slow = slow if slow is not None and parallelism.cores() > 1 else None
         self._journal = journal or Journal(None)
         self._found: list[compiledkernel.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
-        self._pool: _Pool | None = None
+        self._pool: Pool | None = None
         self._memory = SharedMemory(compiledkernel.shared_memory_limit() if tunable.compiles_ahead else None)
         self.done = 0  # configs compiled, or failed
         self.excluded: dict[str, str] = {}  # why configs do not compile, without passing reasons; by identity
@@ -140,7 +108,8 @@ class CompileStream:
             self._found.append(None)
         pooled, is_limited = [one for one in wanted if not one.suspect], deadline < math.inf
         most = (len(pooled) or int(is_limited)) if more is None else sys.maxsize
-        count = parallelism.count(most, self._all_cores, limited=is_limited) if self._tunable.compiles_ahead else 0
+        goes_on = is_limited or self._slow is not None
+        count = parallelism.count(most, self._all_cores, limited=goes_on) if self._tunable.compiles_ahead else 0
         alone = [one for one in wanted if one.suspect or not count]
 
         def further() -> Iterator[Wanted]:
@@ -198,9 +167,12 @@ class CompileStream:
             return time.monotonic() > terms.deadline and terms.enough()
 
         slots = crew.shared_slots() if self._all_cores else []
-        with _Pool(terms.count, self._tunable.name, self._journal, self._memory, over, slots) as pool:
+        slow = None if terms.early else self._slow
+        with Pool(terms.count, self._tunable.name, self._journal, self._memory, over, slots, slow) as pool:
             self._pool = pool
             started = {one.index: (one, self._start(pool, one)) for one in order}
+            if slow is not None:
+                slow.begin()
             while started:
                 limit = terms.deadline if terms.enough() else math.inf
                 index = pool.next(limit, partial(terms.tick, order[-1]))
@@ -219,9 +191,9 @@ class CompileStream:
         # their times say what to compile next.
         yield from sorted(last, key=lambda ready: (ready.wanted.hooked, ready.wanted.index))
 
-    def _start(self, pool: _Pool, one: Wanted) -> Callable[[], Any]:
+    def _start(self, pool: Pool, one: Wanted) -> Callable[[], Any]:
         """Submit to the pool; returns a function that waits, loads, and raises what went wrong."""
-        slot = _Slot(pool, one)
+        slot = Slot(pool, one)
         try:
             finish = self._tunable.compile_in(slot, self._call, one.config)
         except Exception as error:
@@ -293,111 +265,6 @@ def _grid_of(call: Call, config: Any) -> tuple[Any, ...] | None:
 
 def _throw(error: Exception) -> Any:
     raise error
-
-
-class _Pool:
-    """Threads that compile; `done` receives the index of each config as it gets ready."""
-
-    def __init__(
-        self, count: int, kernel: str, journal: Journal, memory: SharedMemory, over: Callable[[], bool],
-        slots: Sequence[Path],
-    ) -> None:  # fmt: skip
-        self._kernel, self._turns = kernel, crew.Turns(slots)
-        self._threads = ThreadPoolExecutor(count, "autotuned-compile")
-        self._folder, self._journal, self._memory, self._over = cache.current(), journal, memory, over
-        self.done: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self.begun: dict[str, float] = {}
-
-    def __enter__(self) -> _Pool:
-        self._brisk = threads.brisk()
-        self._brisk.__enter__()
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        # A compiling thread cannot be stopped: it runs to its end, and its binary stays in the cache.
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._brisk.__exit__(None, None, None)
-        self._over = lambda: True  # breaks the cycle with the search
-
-    def submit(self, one: Wanted, compile_: Callable[[], Any]) -> Future[Any]:
-        try:
-            future = self._threads.submit(self._run, one, compile_)
-        except RuntimeError:  # Python's executors end with the main thread; or the system starts no more threads
-            future = _done_here(partial(self._run, one, compile_))
-        future.add_done_callback(lambda future: self.done.put(one.index))
-        return future
-
-    def _run(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
-        with self._turns.turn(lambda: self._over()), cache.same_as(self._folder):  # also once the search has ended
-            if self._over():
-                raise CancelledError  # as for configs that no thread has taken
-            if not one.hooked:
-                self._memory.refuse(one.config)
-            self.begun[one.identity] = time.monotonic()
-            try:
-                compiled = self._made(one, compile_)
-            finally:
-                self.begun.pop(one.identity, None)
-        self._memory.note(one.config, compiled)
-        return compiled
-
-    def _made(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
-        """Compile in a compile process, if there is one, and then only load the result."""
-        there = self._made_elsewhere(one, compile_)
-        is_kept = bool(there) and cache.holds(str(there))
-        with self._journal.compiling(one.identity):
-            compiled = parsed_again(compile_)
-        if there is not None and not (is_kept and getattr(compiled, "hash", None) == there):
-            compilers[-1].missed(self._kernel)
-        launcher.build_early(compiled)
-        return compiled
-
-    def _made_elsewhere(self, one: Wanted, compile_: Callable[[], Any]) -> str | None:
-        parts = compiledkernel.specialization(compile_) if compilers else None
-        if parts is None:
-            return None
-
-        def begun() -> None:
-            self.begun[one.identity] = time.monotonic()
-
-        try:
-            return compilers[-1].compile(self._kernel, parts, self._folder, begun)
-        except LeftOutError as error:
-            label, cost = configs.label(json.loads(one.identity)), f"it took {error.seconds:.1f} s"
-            log.warning("`%s`: %s: %s; it is left out (%s).", self._kernel, label, error, cost)
-            raise
-
-    def next(self, deadline: float, tick: Callable[[], None]) -> int | None:
-        """Index of the next ready config; None at the deadline."""
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                return self.done.get(timeout=min(left, TICK_S))
-            except queue.Empty:
-                tick()
-        return None
-
-
-def _done_here(action: Callable[[], Any]) -> Future[Any]:
-    """The result of an action that this thread runs now."""
-    future: Future[Any] = Future()
-    try:
-        future.set_result(action())
-    except Exception as error:
-        future.set_exception(error)
-    return future
-
-
-class _Slot:
-    """Passed to Triton as an executor: hands one compilation to the pool."""
-
-    def __init__(self, pool: _Pool, one: Wanted) -> None:
-        self._pool, self._one = pool, one
-        self.used = False
-
-    def submit(self, compile_: Callable[[], Any]) -> Future[Any]:
-        """Called by Triton unless it has compiled the kernel before."""
-        self.used = True
-        return self._pool.submit(self._one, compile_)
 
 
 # -- long waits --------------------------------------------------------------------------------------------------------

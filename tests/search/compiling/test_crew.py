@@ -14,8 +14,8 @@ from triton import Config
 from waits import until
 
 from autotuned.search.compiling import crew
-from autotuned.search.compiling.compile import Wanted, _Pool
 from autotuned.search.compiling.crew import Crew
+from autotuned.search.compiling.pool import Pool, Wanted
 from autotuned.search.exclusions import SharedMemory
 from autotuned.store import locks
 from autotuned.store.journal import Journal
@@ -174,7 +174,7 @@ def test_a_pool_whose_search_was_interrupted_waits_for_no_slot(tmp_path):
     """Else the process would end only once the others let go of one: Python waits for a pool's threads at its end."""
     slots = [tmp_path / "slots" / "0.lock"]
     let_go = locks.claim(slots[0], stays=True)
-    pool = _Pool(2, "k", Journal(None), SharedMemory(None), lambda: False, slots)
+    pool = Pool(2, "k", Journal(None), SharedMemory(None), lambda: False, slots, None)
     with pytest.raises(KeyboardInterrupt), pool:
         some = [pool.submit(Wanted(number, f"{number}", Config({"N": number})), nothing) for number in range(3)]
         until(some[1].running)
