@@ -6,9 +6,10 @@ import json
 import logging
 import math
 import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autotuned")
 TICK_S = 0.25  # interval of `tick` while waiting for compilers
+POLL_S, SAY_AFTER_S = 1.0, 5.0  # interval between looks at the main thread; then wait so long before saying anything
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class Pool:
     def __exit__(self, *details: object) -> None:
         # A compiling thread cannot be stopped: it runs to its end, and its binary stays in the cache.
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if left := [future for _, future in self._open.values() if not future.done()]:
+            threading.Thread(target=_say_at_exit, args=(self._kernel, left), daemon=True).start()
         self._brisk.__exit__(None, None, None)
         self._over = lambda: True  # breaks the cycle with the search
 
@@ -165,6 +169,25 @@ class Pool:
         if self._slow is None or len(self.begun) < len(self._open):
             return False
         return self._slow.leave(dict(self._open.values()))
+
+
+def _say_at_exit(kernel: str, compilations: Sequence[Future[Any]]) -> None:
+    """Say if the process could end but for these compilations."""
+    while not _is_ending():
+        if not wait(compilations, POLL_S).not_done:
+            return
+    if left := wait(compilations, SAY_AFTER_S).not_done:
+        log.warning("`%s`: the main thread has ended; running compilations hold up the exit: %d.", kernel, len(left))
+
+
+def _is_ending() -> bool:
+    """Whether the main thread has ended: while Python then waits for other threads, executors take nothing more."""
+    with ThreadPoolExecutor(1) as probe:
+        try:
+            probe.submit(int)
+        except RuntimeError:
+            return True
+    return False
 
 
 def _done_here(action: Callable[[], Any]) -> Future[Any]:

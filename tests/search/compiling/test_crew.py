@@ -264,3 +264,27 @@ def test_a_forked_child_lets_go_of_nothing(tmp_path):
     assert path.exists() and locks.claim(path) is None
     let_go()
     assert not path.exists()
+
+
+HOLDS = """
+import logging, time
+from autotuned import Config
+from autotuned.search.compiling import pool
+from autotuned.search.exclusions import SharedMemory
+from autotuned.store.journal import Journal
+logging.basicConfig(format="%(message)s")
+pool.POLL_S, pool.SAY_AFTER_S = 0.05, 0.1
+for kernel, seconds in (("app.short", 0.05), ("app.long", 1.5)):
+    with pool.Pool(1, kernel, Journal(None), SharedMemory(None), lambda: False, [], None) as made:
+        for number in range(2):
+            made.submit(pool.Wanted(number, str(number), Config({})), lambda: time.sleep(seconds))
+        while not made.begun:
+            time.sleep(0.001)
+time.sleep(0.2)
+"""
+
+
+def test_a_compilation_that_holds_up_the_exit_is_named():
+    done = subprocess.run([sys.executable, "-c", HOLDS], capture_output=True, text=True, timeout=60)
+    words = "`app.long`: the main thread has ended; running compilations hold up the exit: 1.\n"
+    assert (done.returncode, done.stderr) == (0, words)
