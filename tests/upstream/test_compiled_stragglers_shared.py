@@ -1,6 +1,8 @@
 """While a config that a race did not wait for compiles: other keys, tuners and threads, and what the program changes."""
 
 import gc
+import os
+import signal
 import threading
 import weakref
 
@@ -168,3 +170,57 @@ def test_it_is_waited_for_if_only_it_can_run(bench, x, held, replace, monkeypatc
     threading.Timer(0.5, held.let_go).start()
     kernel[(4,)](x, 100)
     assert kernel.best_config is CONFIGS[0]
+
+
+@both
+def test_a_seal_that_begins_before_it_compiles_neither_blocks_nor_excludes_it(bench, x, held, replace):
+    """A refusal names the kernel's other binaries: asking one that compiles for its source would wait for itself."""
+    kernel = tuner_in_a_new_process(bench, replace=replace)
+    kernel[(4,)](x, 100)
+    with autotuned.seal():
+        with autotuned.seal(all=True):
+            assert ends_soon(lambda: awaited(held))
+            bench.calls.clear()
+            kernel[(4,)](x, 100)
+        kernel[(4,)](x, 100)
+        assert (kernel.best_config, bench.calls) == (CONFIGS[1], [])
+    kernel[(4,)](x, 100)
+    assert kernel.best_config is CONFIGS[0]
+
+
+def test_a_launch_that_is_bound_while_its_choice_is_dropped_does_not_stay(bench, x, held):
+    kernel = tuner_in_a_new_process(bench, replace=True)
+    bind, done = kernel.tuner._bound, []
+
+    def bound(*args):
+        if not done:
+            done.append(True)
+            held.let_go()
+            await_drop(kernel)
+        return bind(*args)
+
+    kernel.tuner._bound = bound
+    for _ in range(2):
+        kernel[(4,)](x, 100)
+    assert (done, kernel.best_config) == ([True], CONFIGS[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@both
+def test_a_forked_child_does_not_wait_for_it(bench, x, held, replace):
+    kernel = tuner_in_a_new_process(bench, replace=replace)
+    kernel[(4,)](x, 100)
+
+    def child():
+        held.let_go()
+        kernel[(4,)](x, 101)
+        return kernel.best_config is CONFIGS[0]
+
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)  # ends a child that waits
+        try:
+            os._exit(0 if child() else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
