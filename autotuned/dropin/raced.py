@@ -12,7 +12,7 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotuned import env
 from autotuned._startup import after_fork
@@ -29,9 +29,6 @@ from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing
 from autotuned.triton_compat import kernel
 from autotuned.tunable.call import Call, Hooks
-
-if TYPE_CHECKING:
-    from autotuned.dropin.seeded import Memory
 
 log = logging.getLogger("autotuned")
 _Times = list[float]
@@ -153,8 +150,8 @@ class Race:
             self._seed.has_left.add(self._key.digest)
             log.info("`%s`: configs that compile much longer than the others, to be measured later: %d.", name, count)
 
-    def renew_later(self, memory: Memory, own: Any) -> None:
-        """Let a call choose again once the configs that this did not wait for can be measured, if there are any.
+    def renew_later(self, memory: Any, own: Any) -> None:
+        """Let a call choose again, in a `seeded.Memory`, once the configs that this did not wait for can be measured.
 
         Keeps neither this call's arguments nor the tuner alive till then.
         """
@@ -195,7 +192,7 @@ def _ended(digest: str, action: Callable[[], None], failed: Mapping[str, str]) -
     action()
 
 
-def _choose_again(memory: weakref.ref[Memory], own: Any, config: Any) -> None:
+def _choose_again(memory: weakref.ref[Any], own: Any, config: Any) -> None:
     """Drop a choice, or, in mode "off", at the next change of mode; after `uninstall` Triton would measure at once."""
     there = memory()
     if there is None or not racing.on:

@@ -194,10 +194,8 @@ class Asked:
         if self.passing:
             memory.drop(self.missed)
         elif self.missed is not None:
-            restore, is_raced = (
-                self._end(memory),
-                self.race is not None and self.race.is_run,
-            )  # which said and stored it
+            restore = self._end(memory)
+            is_raced = self.race is not None and self.race.is_run  # then it is said and stored
             is_measured = timings is not self._before and not is_raced
             if is_measured and self.key is not None:
                 seconds = attribute(self.tuner, "bench_time") or 0.0
