@@ -11,9 +11,11 @@ import logging
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from autotuned import env
+from autotuned._startup import after_fork
 from autotuned.dropin.stock_tuner import Seed, racing
 from autotuned.key.key import Key, KeySpec
 from autotuned.resolve.request import Options, Question, State
@@ -64,7 +66,8 @@ class Race:
     """The race of one call of a tuner, started by Triton's first timing; `is_run` if Triton got the race's times.
 
     `is_partial` if it left configs out: those that its budget cut off, or, without one, those that compile much longer
-    than the others. The call after their compilation measures the latter, and waits for all.
+    than the others. The call after their compilation measures the latter, and waits for all. Until then other calls
+    with its key, of whatever tuner, measure nothing.
     """
 
     def __init__(self, tuner: Any, seed: Seed, key: Key, call: Call, left: Callable[[], Sequence[Any]]) -> None:
@@ -73,7 +76,7 @@ class Race:
         self._times: dict[str, _Times | None] | None = None
         self._unmeasured: _Times | None = None  # of a config that the race did not measure
         self.is_run = self.is_partial = False
-        self._slow = Stragglers() if racing.budget_s is None and key.digest not in seed.has_left else None
+        self._slow: Stragglers | None = None  # what it does not wait for
 
     def times(self, config: Any) -> _Times | None:
         """Median, 20th and 80th percentile in ms, infinite for a failure; None if Triton must measure."""
@@ -109,15 +112,32 @@ class Race:
 
     def _choice(self) -> Choice | None:
         """The choice of a search, or of another process or thread that raced the same key; None if out of memory."""
-        question = self._question()
+        question, digest = self._question(), self._key.digest
         before = records.read_of(self._key)
         with records.locked(self._key, self._seed.tunable.device(question.call)) as lock:
             known = self._seed.found(self._key, question.live, partly=racing.budget_s != math.inf)
             if known is not None and known.record is not None and known.record.timings:
-                is_news = known.record != before or (known.complete and not question.fresh)
-                if is_news:
+                is_changed = known.record != before
+                if self._is_enough(known, is_changed, question.fresh):
                     return known
-            return self._searcher().search(question.replace(lock=lock))
+            if racing.budget_s is None and digest not in self._seed.has_left:  # else what was left has compiled
+                self._slow = Stragglers()
+            choice = self._searcher().search(question.replace(lock=lock))
+            if self._slow:
+                self._seed.has_left.add(digest)
+                _compiling[digest] = self._slow
+                self._slow.then(partial(_ended, digest, lambda: None))
+            return choice
+
+    def _is_enough(self, known: Choice, is_changed: bool, fresh: bool) -> bool:
+        """Whether a choice that is stored now serves this call: a new one, or the best until the rest has compiled."""
+        if known.complete:
+            return is_changed or not fresh
+        slow = _compiling.get(self._key.digest)
+        if slow is not None and slow.are_compiling and racing.budget_s is None:
+            self._slow = slow
+            return True
+        return is_changed and (racing.budget_s is not None or self._key.digest not in self._seed.has_left)
 
     def _note_left(self, count: int) -> None:
         """Note that so many configs were not measured, and that Triton need not either."""
@@ -130,16 +150,14 @@ class Race:
             self._seed.has_left.add(self._key.digest)
             log.info("`%s`: configs that compile much longer than the others, to be measured later: %d.", name, count)
 
-    def when_complete(self, action: Callable[[], None]) -> None:
-        """Call `action` once the configs that it did not wait for can be measured; never, if it left none."""
+    def renew_later(self, memory: Any, own: Any) -> None:
+        """Let a call choose again, in a `seeded.Memory`, once the configs that this did not wait for can be measured.
 
-        def end(failed: Mapping[str, str]) -> None:
-            for identity, why in failed.items():  # the next race need not wait for them
-                exclusions.process.add(self._key.digest, identity, Reason.NOT_COMPILED, why)
-            action()
-
-        if self._slow:
-            self._slow.then(end)
+        Keeps neither this call's arguments nor the tuner alive till then.
+        """
+        if self.is_run and self._slow and memory.has(own):
+            again = partial(_choose_again, weakref.ref(memory), own, memory.get(own))
+            self._slow.then(partial(_ended, self._key.digest, again))
 
     def _say(self, why: str) -> None:
         why = why.splitlines()[0] if why else why
@@ -159,6 +177,30 @@ class Race:
             budget_s=racing.budget_s, patience=PATIENCE, slow=self._slow,
         )  # fmt: skip
         return Searcher(State(self._seed.tunable, options, lambda written: None))
+
+
+# What this process does not wait for, by digests of keys.
+_compiling: dict[str, Stragglers] = {}
+after_fork(_compiling.clear)
+
+
+def _ended(digest: str, action: Callable[[], None], failed: Mapping[str, str]) -> None:
+    """All that a race did not wait for has compiled, or failed."""
+    _compiling.pop(digest, None)
+    for identity, why in failed.items():  # the next race need not wait for them
+        exclusions.process.add(digest, identity, Reason.NOT_COMPILED, why)
+    action()
+
+
+def _choose_again(memory: weakref.ref[Any], own: Any, config: Any) -> None:
+    """Drop a choice, or, in mode "off", at the next change of mode; after `uninstall` Triton would measure at once."""
+    there = memory()
+    if there is None or not racing.on:
+        return
+    if env.current_mode() == "off":
+        there.stop_gap(own, config, "")
+    else:
+        there.renew(own, config)
 
 
 def _as_given(tuner: Any, call: Call) -> StockCall:

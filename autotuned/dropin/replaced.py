@@ -332,6 +332,8 @@ class _Through(Tuner):
         start = time.perf_counter()
         ready = self._bound(call, config, self._prologue(call, config), result)
         self.launcher.bind(tuple(call.arguments.values()), ready)
+        if not self._tuned.is_chosen(config, args, kwargs):  # dropped by another thread just now
+            self.launcher.clear()
         self.chooser.state.bind_s += time.perf_counter() - start
 
 

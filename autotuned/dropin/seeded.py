@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +105,10 @@ class Asked:
             order.expect(self.key.digest)
         return True
 
-    def _end(self) -> list[str]:
-        """The names restored while Triton measured."""
+    def _end(self, memory: Memory) -> list[str]:
+        """End what was measured; returns the names restored meanwhile."""
+        if self.race is not None:
+            self.race.renew_later(memory, self.missed)
         return self._widened.end() if self._widened is not None else list(self._seed.needed.restore or ())
 
     def _known(self, mode: str) -> tuple[Any, str]:
@@ -193,15 +194,14 @@ class Asked:
         if self.passing:
             memory.drop(self.missed)
         elif self.missed is not None:
-            restore, is_raced = self._end(), self.race is not None and self.race.is_run  # which said and stored it
+            restore = self._end(memory)
+            is_raced = self.race is not None and self.race.is_run  # then it is said and stored
             is_measured = timings is not self._before and not is_raced
             if is_measured and self.key is not None:
                 seconds = attribute(self.tuner, "bench_time") or 0.0
                 events.emit("search", self.key.kernel, self.key.digest, seconds, f"{len(timings or ())} configs")
             if is_measured and memory.has(self.missed):
                 self._keep(memory, timings, restore)
-            if is_raced and self.race is not None:
-                self.race.when_complete(partial(memory.renew, self.missed, memory.get(self.missed)))
         if self.key is not None and self._to_keep is not None and not self.passing:
             kept_choices.keep(self.key, self._to_keep)
 
@@ -210,7 +210,7 @@ class Asked:
         self._left_out.close()
         if self.missed is None:
             return
-        self._end()
+        self._end(memory)
         timings = attribute(self.tuner, "configs_timings")
         if self.passing or (timings is not self._before and timings and not any(map(_ran, timings.values()))):
             memory.drop(self.missed)

@@ -51,12 +51,14 @@ class Sealed:
 # Process-wide, since autograd launches on its own threads.
 _seals: list[Sealed] = []
 _lifted: list[bool] = []  # whether `unseal` lifted AUTOTUNED_SEAL
-on_lifted: list[Callable[[], None]] = []  # called when a seal ends, to drop what served under it only
+on_lifted: list[Callable[[], None]] = []  # called when searches are allowed again, to drop what served till then
 
 
 def _tell_lifted() -> None:
-    for callback in on_lifted:
-        callback()
+    """Unless searches are still forbidden: then the same would serve again."""
+    if not forbids() and env.current_mode() not in ("serve", "strict"):
+        for callback in on_lifted:
+            callback()
 
 
 def seal(on: env.OnSeal = "error", *, all: bool = False) -> Sealed:

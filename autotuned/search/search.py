@@ -60,7 +60,7 @@ def run(job: Job, outcome: Outcome) -> None:
 class _Search:
     def __init__(self, job: Job, outcome: Outcome) -> None:
         self._job, self._outcome = job, outcome
-        self._ahead = CompileStream(job.tunable, job.call, job.journal, job.all_cores, job.slow)
+        self._ahead = CompileStream(job.tunable, job.call, job.journal, job.all_cores)
         self._guard = Guard(job, self._ahead)
         self.board = Board(job)
         fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.likely)
@@ -153,7 +153,7 @@ class _Search:
                 slow.tick(self._ahead.done, len(self.board.trials))
 
         further = self._job.more and more
-        stream = self._ahead.stream(wanted, self._sampling.deadline_s, tick, self._has_run, further)
+        stream = self._ahead.stream(wanted, self._sampling.deadline_s, tick, self._has_run, further, self._job.slow)
         with contextlib.closing(stream):
             for ready in stream:
                 waiting.discard(ready.wanted.index)

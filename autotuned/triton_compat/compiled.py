@@ -31,15 +31,17 @@ def _inspected() -> bool:
     return knobs.runtime.add_stages_inspection_hook is not None
 
 
-def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
+def compiling_in(executor: Any, warm_up: Callable[[], Any], promised: Iterable[tuple[str, Any]] = ()) -> Any:
     """Run a kernel's warm-up, but compile in an executor; Triton binds arguments and checks its table on this thread.
 
-    Returns the kernel, or a future whose `.result()` waits for it and adds it to Triton's table.
+    Returns the kernel, or a future whose `.result()` waits for it and adds it to Triton's table; one of those
+    `promised`, by Triton's keys, if it is the same.
     """
     import triton
 
     def begun() -> Any:
         with triton.AsyncCompileMode(executor) as mode:
+            mode.future_kernels.update(promised)
             try:
                 return warm_up()
             finally:

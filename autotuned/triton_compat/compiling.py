@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from autotuned._startup import renewed
+from autotuned.triton_compat import kernel as kernels
 
 
 class _Watchers(NamedTuple):
@@ -94,8 +95,7 @@ def _watch_ends(compiled: Any) -> None:
 
 def sources_of(jit: Any) -> Iterator[Any]:
     """The sources of a kernel's binaries in this process, on all devices."""
-    for kernels, *_ in list((getattr(jit, "device_caches", None) or {}).values()):
-        for kernel in list(kernels.values()):
-            source = getattr(kernel, "src", None)
-            if source is not None:
-                yield source
+    for binary in kernels.binaries_of(jit):
+        source = getattr(binary, "src", None)
+        if source is not None:
+            yield source

@@ -160,10 +160,16 @@ def loaded(compiled: Any) -> Any:
 
 def forget_failed_loads(kernel: Any) -> None:
     """Let Triton retry a kernel's failed loads."""
-    caches = getattr(innermost(kernel), "device_caches", None) or {}
-    for binaries, *_ in caches.values():
+    for compiled in binaries_of(kernel):
+        _forget_failed_load(compiled)
+
+
+def binaries_of(kernel: Any) -> Iterator[Any]:
+    """The binaries in Triton's table, on all devices, without those that compile: reading an attribute waits for it."""
+    for binaries, *_ in list((getattr(innermost(kernel), "device_caches", None) or {}).values()):
         for compiled in list(binaries.values()):
-            _forget_failed_load(compiled)
+            if type(compiled).__name__ != "FutureKernel":
+                yield compiled
 
 
 def _forget_failed_load(compiled: Any) -> None:

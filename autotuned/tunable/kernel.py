@@ -22,9 +22,10 @@ from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.key import exact
-    from autotuned.triton_compat import cache, compiled, frontend
+    from autotuned.triton_compat import cache, compiled, frontend, unfinished
 else:
     compiled, frontend = later("triton_compat.compiled"), later("triton_compat.frontend")
+    unfinished = later("triton_compat.unfinished")
     cache, exact = later("triton_compat.cache"), later("key.exact")
 
 
@@ -155,15 +156,10 @@ class TunableKernel:
         """Warm up through Triton, compiling in the executor; the returned function loads the binary."""
         if self.interpreted:
             return None
-        kernel = compiled.compiling_in(executor, lambda: self._warm_up(call, config))
-        future = getattr(kernel, "future", None)  # None if Triton has compiled it already
-
-        def finish() -> Any:
-            if future is not None and kernel.future is None:
-                future.result()  # re-raise: after an error Triton's own `result` would fail on None
-            return toolchain.loaded(kernel.result() if hasattr(kernel, "result") else kernel)
-
-        return finish
+        jit = toolchain.innermost(self.fn)
+        promised = unfinished.promised(jit).items()
+        kernel = compiled.compiling_in(executor, lambda: self._warm_up(call, config), promised)
+        return unfinished.Compiling(jit, kernel, toolchain.loaded)
 
     def compile_class(self, call: Call) -> Hashable | None:
         """Types, alignment and integer classes; None under heuristics, whose values may depend on anything."""

@@ -39,6 +39,7 @@ if COMPILED:
         pretended_session,
         session_scratch,
     )  # fmt: skip
+    from straggling import held  # noqa: F401
 else:
 
     class _Event:

@@ -14,6 +14,7 @@ from autotuned.dropin import install, stock_tuner
 from autotuned.search.compiling import pool
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import kernel as triton_names
+from autotuned.triton_compat import unfinished
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}), Config({"BLOCK": 64})]
 TIMES = {16: 2.0, 32: 1.0, 64: 3.0}
@@ -57,6 +58,7 @@ def tuner_in_a_new_process(bench, cache_results=False, **options):
     install.uninstall()
     bench.calls.clear()
     add.device_caches.clear()
+    unfinished._lasting.clear()
     autotuned.install(race=True, **options)
     return triton.autotune(CONFIGS, key=["n"], do_bench=bench, cache_results=cache_results)(add)
 

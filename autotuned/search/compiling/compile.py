@@ -23,6 +23,7 @@ from autotuned.search.compiling.pool import Pool, Slot, Wanted
 from autotuned.search.exclusions import SharedMemory
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import compiled as compiledkernel
+from autotuned.triton_compat.unfinished import Compiling
 from autotuned.tunable.call import Call
 from autotuned.tunable.tunable import Tunable
 
@@ -52,6 +53,7 @@ class _Terms:
     enough: Callable[[], bool]
     further: Callable[[], Iterable[Wanted]]
     early: bool  # yield each config once it is compiled, in the given order, not when all are
+    slow: Stragglers | None
 
 
 class CompileStream:
@@ -59,15 +61,10 @@ class CompileStream:
 
     Args:
         all_cores: Compile on all cores that no other rank of this host compiles on.
-        slow: Takes the compilations that `stream` does not wait for; None to wait for all.
     """
 
-    def __init__(
-        self, tunable: Tunable, call: Call, journal: Journal | None = None, all_cores: bool = False,
-        slow: Stragglers | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, tunable: Tunable, call: Call, journal: Journal | None = None, all_cores: bool = False) -> None:
         self._tunable, self._call, self._all_cores = tunable, call, all_cores
-        self._slow = slow if slow is not None and parallelism.cores() > 1 else None
         self._journal = journal or Journal(None)
         self._found: list[compiledkernel.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
@@ -89,6 +86,7 @@ class CompileStream:
         tick: Callable[[Wanted], None] = lambda wanted: None,
         enough: Callable[[], bool] = lambda: True,
         more: Callable[[], Sequence[Wanted]] | None = None,
+        slow: Stragglers | None = None,
     ) -> Generator[Ready, None, None]:
         """Compile configs and yield each as soon as it may launch.
 
@@ -100,6 +98,7 @@ class CompileStream:
             tick: Called now and then with a config that is compiling.
             enough: Whether a config has run; until then the deadline does not count.
             more: Called after each yielded config; returns more configs to compile.
+            slow: Takes the compilations not to be waited for, without `deadline` and `more`; None to wait for all.
 
         Raises:
             ValueError: `AUTOTUNED_COMPILE_WORKERS` holds no number.
@@ -108,7 +107,9 @@ class CompileStream:
             self._found.append(None)
         pooled, is_limited = [one for one in wanted if not one.suspect], deadline < math.inf
         most = (len(pooled) or int(is_limited)) if more is None else sys.maxsize
-        goes_on = is_limited or self._slow is not None
+        is_early = is_limited or more is not None
+        slow = None if is_early or parallelism.cores() < 2 else slow
+        goes_on = is_limited or slow is not None
         count = parallelism.count(most, self._all_cores, limited=goes_on) if self._tunable.compiles_ahead else 0
         alone = [one for one in wanted if one.suspect or not count]
 
@@ -119,7 +120,7 @@ class CompileStream:
                 else:
                     yield one
 
-        terms = _Terms(count, deadline, tick, enough, further, is_limited or more is not None)
+        terms = _Terms(count, deadline, tick, enough, further, is_early, slow)
         stream = self._pooled(pooled, terms) if count and pooled else iter(())
         rest = self._in_turn(alone, terms) if count and is_limited else self._serial(alone, tick)
         for ready in itertools.chain(stream, rest):
@@ -166,8 +167,7 @@ class CompileStream:
         def over() -> bool:
             return time.monotonic() > terms.deadline and terms.enough()
 
-        slots = crew.shared_slots() if self._all_cores else []
-        slow = None if terms.early else self._slow
+        slots, slow = crew.shared_slots() if self._all_cores else [], terms.slow
         with Pool(terms.count, self._tunable.name, self._journal, self._memory, over, slots, slow) as pool:
             self._pool = pool
             started = {one.index: (one, self._start(pool, one)) for one in order}
@@ -186,6 +186,9 @@ class CompileStream:
                     continue
                 yield ready
                 started |= {one.index: (one, self._start(pool, one)) for one in terms.further()}
+            for _, finish in started.values():
+                if isinstance(finish, Compiling):
+                    finish.outlast()
         # Launching while others compile is slow, since both need Python's lock: 40 configs of a matmul on 16 cores took
         # 3.6 s, compiling alone 2.6 s (H100, Triton 3.6). So configs are launched early only with a budget, or where
         # their times say what to compile next.
@@ -198,7 +201,10 @@ class CompileStream:
             finish = self._tunable.compile_in(slot, self._call, one.config)
         except Exception as error:
             finish = partial(_throw, error)
-        if not slot.used:
+        running = finish.running if isinstance(finish, Compiling) else None
+        if not slot.used and running is not None:
+            pool.join(one, running)
+        elif not slot.used:
             pool.done.put(one.index)  # known to Triton already, or failed before the compiler ran
         return finish or (lambda: None)  # a tunable that compiles nothing
 

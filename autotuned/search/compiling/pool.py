@@ -82,7 +82,8 @@ class Pool:
         self._folder, self._journal, self._memory, self._over = cache.current(), journal, memory, over
         self.done: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.begun: dict[str, float] = {}
-        self._open: dict[int, tuple[str, Future[Any]]] = {}  # those not yet given out by `next`
+        self._open: dict[int, tuple[Wanted, Future[Any]]] = {}  # those not yet given out by `next`
+        self._joined: set[str] = set()  # identities of those that an earlier search compiles
 
     def __enter__(self) -> Pool:
         self._brisk = threads.brisk()
@@ -103,9 +104,20 @@ class Pool:
             future = self._threads.submit(self._run, one, compile_)
         except RuntimeError:  # Python's executors end with the main thread; or the system starts no more threads
             future = _done_here(partial(self._run, one, compile_))
-        self._open[one.index] = one.identity, future
+        self._open[one.index] = one, future
         future.add_done_callback(lambda future: self.done.put(one.index))
         return future
+
+    def join(self, one: Wanted, future: Future[Any]) -> None:
+        """Wait for a compilation that an earlier search began."""
+
+        def ended(_: Any) -> None:
+            self.begun.pop(one.identity, None)
+            self.done.put(one.index)
+
+        self._joined.add(one.identity)
+        self._open[one.index], self.begun[one.identity] = (one, future), time.monotonic()
+        future.add_done_callback(ended)
 
     def _run(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
         with self._turns.turn(lambda: self._over()), cache.same_as(self._folder):  # also once the search has ended
@@ -160,15 +172,17 @@ class Pool:
         return None
 
     def _note(self, index: int) -> None:
-        _, future = self._open.pop(index, ("", None))  # Triton knew it already, or it failed before the compiler ran
+        _, future = self._open.pop(index, (None, None))  # Triton knew it already, or it failed before the compiler ran
         if self._slow is not None:
             self._slow.note(future is None or (not future.cancelled() and future.exception() is None))
 
     def _leaves(self) -> bool:
-        """Whether the search goes on without the configs that are compiling, none of which waits for a thread."""
-        if self._slow is None or len(self.begun) < len(self._open):
+        """Whether the search goes on without the configs that are compiling: all others are given out."""
+        if self._slow is None or not self.done.empty() or len(self.begun) < len(self._open):
             return False
-        return self._slow.leave(dict(self._open.values()))
+        compiling = {one.identity: future for one, future in self._open.values()}
+        mendable = [one.identity for one, _ in self._open.values() if one.hooked]
+        return self._slow.leave(compiling, compiling.keys() <= self._joined, mendable)
 
 
 def _say_at_exit(kernel: str, compilations: Sequence[Future[Any]]) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
+from autotuned.errors import SealedError
 from autotuned.search import failures
 
 # fla's RMSNorm: eleven configs compile within 2.8 s, the twelfth takes 11.4 s (two cores, Triton 3.9).
 SHARE = 0.25  # of the configs, and always one, may be left
 PATIENCE, LEAST_S = 0.5, 1.0  # wait for the next binary this share of the time so far, and at least so long
+
+_PASSING = (CancelledError, SealedError)  # no fault of the config
 
 
 class Stragglers:
@@ -24,10 +27,16 @@ class Stragglers:
         self._ready, self._any_compiled = 0, False
         self._begun_s = self._latest_s = time.monotonic()
         self._left: dict[str, Future[Any]] = {}
+        self._mendable: set[str] = set()
 
     def __len__(self) -> int:
         """Number of compilations left."""
         return len(self._left)
+
+    @property
+    def are_compiling(self) -> bool:
+        """Whether one of these compilations has not ended."""
+        return not all(compilation.done() for compilation in self._left.values())
 
     def begin(self) -> None:
         """Begin to wait."""
@@ -38,13 +47,22 @@ class Stragglers:
         self._ready, self._latest_s = self._ready + 1, time.monotonic()
         self._any_compiled |= has_compiled
 
-    def leave(self, compiling: Mapping[str, Future[Any]]) -> bool:
-        """Whether the search goes on without the configs that are compiling, by identity: then keep them."""
+    def leave(
+        self, compiling: Mapping[str, Future[Any]], overdue: bool = False, mendable: Collection[str] = ()
+    ) -> bool:
+        """Whether the search goes on without the configs that are compiling, by identity: then keep them.
+
+        Args:
+            compiling: All that are compiling.
+            overdue: Whether an earlier search went on without them: then this one need not wait.
+            mendable: Those that may run although they do not compile ahead, since a hook precedes their launch.
+        """
         if not self._any_compiled or len(compiling) > max(1, SHARE * (self._ready + len(compiling))):
             return False
         took_s, waited_s = self._latest_s - self._begun_s, time.monotonic() - self._latest_s
-        if waited_s > max(LEAST_S, PATIENCE * took_s):
+        if overdue or waited_s > max(LEAST_S, PATIENCE * took_s):
             self._left.update(compiling)
+            self._mendable.update(mendable)
         return bool(self._left)
 
     def then(self, action: Callable[[Mapping[str, str]], None]) -> None:
@@ -61,6 +79,7 @@ class Stragglers:
     def _failed(self) -> Iterator[tuple[str, Exception]]:
         for identity, compilation in self._left.items():
             error = None if compilation.cancelled() else compilation.exception()
-            if isinstance(error, Exception) and not failures.is_passing(error):
+            if isinstance(error, Exception) and not (failures.is_passing(error) or isinstance(error, _PASSING)):
                 failures.let_go(error)
-                yield identity, error
+                if identity not in self._mendable:
+                    yield identity, error

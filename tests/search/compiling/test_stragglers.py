@@ -1,9 +1,10 @@
 """When a search goes on without the configs that compile much longer than the others."""
 
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 
 import pytest
 
+from autotuned.errors import SealedError
 from autotuned.search.compiling import stragglers
 from autotuned.search.compiling.stragglers import Stragglers
 
@@ -85,3 +86,28 @@ def test_several_end_in_any_order(order):
         if place == 2:
             left["2"].set_running_or_notify_cancel()
     assert calls == [{}]  # passing reasons exclude nothing
+
+
+def test_what_an_earlier_search_has_left_is_left_at_once():
+    slow = Stragglers()
+    assert not slow.leave(compiling(1), overdue=True)  # nothing could run
+    slow.note(True)
+    assert slow.leave(compiling(1), overdue=True)
+
+
+@pytest.mark.parametrize("error", [SealedError("sealed", kernel="k", what="compile", reason=""), CancelledError()])
+def test_what_is_no_fault_of_a_config_excludes_nothing(error):
+    assert failures_after(error) == {}
+
+
+def test_a_config_whose_hook_may_mend_it_is_not_excluded():
+    assert failures_after(ValueError("no such layout"), mendable=["0"]) == {}
+
+
+def failures_after(error, **options):
+    slow, calls, left = Stragglers(), [], compiling(1)
+    slow.note(True)
+    assert slow.leave(left, overdue=True, **options)
+    slow.then(calls.append)
+    left["0"].set_exception(error)
+    return calls[0]
