@@ -148,7 +148,7 @@ class Race:
             log.info(message, name, racing.budget_s, count)
         else:
             self._seed.has_left.add(self._key.digest)
-            log.info("`%s`: configs that compile much longer than the others, to be measured later: %d.", name, count)
+            log.info("`%s`: configs that still compile: %d. A later call measures them.", name, count)
 
     def renew_later(self, memory: Any, own: Any) -> None:
         """Let a call choose again, in a `seeded.Memory`, once the configs that this did not wait for can be measured.

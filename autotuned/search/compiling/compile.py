@@ -53,7 +53,7 @@ class _Terms:
     enough: Callable[[], bool]
     further: Callable[[], Iterable[Wanted]]
     early: bool  # yield each config once it is compiled, in the given order, not when all are
-    slow: Stragglers | None
+    slow: Stragglers | None  # takes the compilations not to be waited for; None to wait for all
 
 
 class CompileStream:
@@ -108,7 +108,7 @@ class CompileStream:
         pooled, is_limited = [one for one in wanted if not one.suspect], deadline < math.inf
         most = (len(pooled) or int(is_limited)) if more is None else sys.maxsize
         is_early = is_limited or more is not None
-        slow = None if is_early or parallelism.cores() < 2 else slow
+        slow = slow if slow is not None and not is_early and parallelism.cores() > 1 else None
         goes_on = is_limited or slow is not None
         count = parallelism.count(most, self._all_cores, limited=goes_on) if self._tunable.compiles_ahead else 0
         alone = [one for one in wanted if one.suspect or not count]
