@@ -10,6 +10,7 @@ import fake_cuda
 import pytest
 import torch
 import triton
+import triton.language as tl
 from straggling import CONFIGS, TIMES, add, await_drop, both, tuner_in_a_new_process
 from triton.runtime.errors import OutOfResources
 
@@ -224,3 +225,81 @@ def test_a_forked_child_does_not_wait_for_it(bench, x, held, replace):
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+EVEN = triton.heuristics({"EVEN": lambda given: given["n"] % 64 == 0})
+AROUND = {"heuristics above": lambda tune: EVEN(tune(even)), "heuristics below": lambda tune: tune(EVEN(even))}
+
+
+@triton.jit
+def even(x_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=(i < n) | EVEN)
+
+
+@both
+@pytest.mark.parametrize("where", AROUND)
+def test_heuristics_are_applied_in_the_later_race_too(bench, x, held, replace, where):
+    tuner_in_a_new_process(bench, replace=replace)
+    even.device_caches.clear()
+    tuners = []
+
+    def tune(fn):
+        tuners.append(triton.autotune(CONFIGS, key=["n"], do_bench=bench)(fn))
+        return tuners[0]
+
+    kernel = AROUND[where](tune)
+    kernel[(4,)](x, 128)
+    assert (tuners[0].best_config, 16 in bench.calls) == (CONFIGS[1], False)
+    held.let_go()
+    await_drop(tuners[0])
+    kernel[(4,)](x, 128)
+    assert (tuners[0].best_config, held.begun) == (CONFIGS[0], 1)
+
+
+@both
+def test_the_later_race_keeps_to_what_the_tuner_says(bench, x, held, replace):
+    """Its pruner, and its lists and hooks, for the later call's arguments."""
+    tuner_in_a_new_process(bench, replace=replace)
+    pruned, hooked = [], []
+
+    def prune(configs, named, **kwargs):
+        pruned.append(named["x_ptr"])
+        return configs[:2]
+
+    def noted(arguments):
+        hooked.append(arguments["x_ptr"])
+
+    configs = [triton.Config(config.kwargs, pre_hook=noted) for config in CONFIGS]
+    tune = triton.autotune(configs, key=["n"], do_bench=bench, prune_configs_by={"early_config_prune": prune},
+                           restore_value=["x_ptr"])  # fmt: skip
+    kernel, later = tune(add), x.clone()
+    kernel[(4,)](x, 100)
+    assert (kernel.best_config, set(bench.calls)) == (configs[1], {32})
+    held.let_go()
+    await_drop(kernel)
+    hooked.clear(), pruned.clear()
+    kernel[(4,)](later, 100)
+    assert (kernel.best_config, set(bench.calls)) == (configs[0], {16, 32})
+    assert hooked and all(one is later for one in [*hooked, *pruned])
+
+
+@pytest.mark.parametrize("workers", ["1", "2", "100", None])
+def test_of_many_configs_a_quarter_may_be_left(bench, x, held, workers, monkeypatch):
+    """With as few threads as these, others wait behind them: then all are waited for, as with one thread."""
+    monkeypatch.delenv("AUTOTUNED_COMPILE_WORKERS", raising=False)
+    if workers is not None:
+        monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", workers)
+    tuner_in_a_new_process(bench)
+    many = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (16, 32, 64) for warps in (1, 2, 4, 8)]
+    few = [triton.Config({"BLOCK": 16}, num_warps=warps) for warps in (1, 2)]
+    configs = [*few, *many[4:]]
+    kernel = triton.autotune(configs, key=["n"], do_bench=bench)(add)
+    if workers == "100":
+        kernel[(4,)](x, 100)
+        assert (kernel.best_config.kwargs["BLOCK"], 16 in bench.calls) == (32, False)
+        held.let_go()
+        await_drop(kernel)
+    threading.Timer(0.5, held.let_go).start()
+    kernel[(4,)](x, 100)
+    assert (kernel.best_config.kwargs["BLOCK"], 16 in bench.calls) == (16, True)
