@@ -142,13 +142,11 @@ class Race:
     def _note_left(self, count: int) -> None:
         """Note that so many configs were not measured, and that Triton need not either."""
         self.is_partial, self._unmeasured = True, _FAILED  # Triton would wait for their compilation
-        name = self._seed.tunable.name
-        if racing.budget_s is not None:
-            message = "`%s`: configs not measured within %g s: %d. The next process measures them."
-            log.info(message, name, racing.budget_s, count)
-        else:
+        if racing.budget_s is None:
             self._seed.has_left.add(self._key.digest)
-            log.info("`%s`: configs that still compile: %d. A later call measures them.", name, count)
+        when = "A later call" if self._slow else "The next process"
+        log.info("`%s`: configs not compiled and measured in time: %d. %s measures them.", self._seed.tunable.name,
+                 count, when)  # fmt: skip
 
     def renew_later(self, memory: Any, own: Any) -> None:
         """Let a call choose again, in a `seeded.Memory`, once the configs that this did not wait for can be measured.
