@@ -12,7 +12,8 @@ FILES = [*sorted((ROOT / "tests" / "compiled").glob("test_*.py")),
          *sorted((ROOT / "tests" / "upstream").glob("test_compiled_*.py"))]  # fmt: skip
 # Those that import torch's compiler have one process, and those that fork processes from one that has imported torch.
 TRACED = {"test_contexts", "test_torch", "test_compiled_torch", "test_compiled_launch"}
-FORKED = {"test_ahead_ranks", "test_binaries", "test_fresh_process", "test_race_ranks", "test_record_spaces"}
+FORKED = {"test_ahead_ranks", "test_binaries", "test_compiled_stragglers_shared", "test_fresh_process",
+          "test_race_ranks", "test_record_spaces"}  # fmt: skip
 
 
 def halves() -> dict[str, list[Path]]:

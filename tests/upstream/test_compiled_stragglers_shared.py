@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import threading
+import warnings
 import weakref
 
 import fake_cuda
@@ -217,7 +218,9 @@ def test_a_forked_child_does_not_wait_for_it(bench, x, held, replace):
         kernel[(4,)](x, 101)
         return kernel.best_config is CONFIGS[0]
 
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of its threads
+        pid = os.fork()
     if pid == 0:
         signal.alarm(60)  # ends a child that waits
         try:
