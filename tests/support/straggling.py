@@ -50,6 +50,7 @@ def held(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     yield slow
     slow.let_go()
+    install.uninstall()
 
 
 def tuner_in_a_new_process(bench, cache_results=False, **options):

@@ -1,35 +1,19 @@
 """`install(race=True, budget_s=)`: what a budget leaves out is measured later, and misleads nobody until then."""
 
 import math
-import threading
 
 import fake_cuda
 import pytest
 import triton
-import triton.language as tl
+from straggling import CONFIGS, add, tuner_in_a_new_process
 from triton import Config
 
 import autotuned
 from autotuned.dropin import install, stock_tuner
-from autotuned.search.compiling import pool
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import kernel as triton_names
-from autotuned.triton_compat import unfinished
 
-CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}), Config({"BLOCK": 64})]
 TIMES = {16: 2.0, 32: 1.0, 64: 3.0}
-
-
-@triton.jit
-def add(x_ptr, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays():
-    yield
-    install.uninstall()
 
 
 @pytest.fixture
@@ -37,30 +21,9 @@ def bench():
     return fake_cuda.by_config(TIMES)
 
 
-@pytest.fixture
-def held(monkeypatch, tmp_path):
-    """Lets go of the compilation of BLOCK=16, which otherwise takes longer than any race."""
-    released, made = threading.Event(), pool.Pool._made
-
-    def hold(self, one, compile_):
-        assert one.config.kwargs["BLOCK"] != 16 or released.wait(60)
-        return made(self, one, compile_)
-
-    monkeypatch.setattr(pool.Pool, "_made", hold)
+@pytest.fixture(autouse=True)
+def three_threads(monkeypatch):
     monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "3")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    yield released.set
-    released.set()
-
-
-def tuner_in_a_new_process(bench, cache_results=False, **options):
-    """A tuner that knows only what is stored."""
-    install.uninstall()
-    bench.calls.clear()
-    add.device_caches.clear()
-    unfinished._lasting.clear()
-    autotuned.install(race=True, **options)
-    return triton.autotune(CONFIGS, key=["n"], do_bench=bench, cache_results=cache_results)(add)
 
 
 def test_a_race_with_a_budget_does_not_wait_for_a_slow_compilation_which_the_next_process_measures(
@@ -80,7 +43,7 @@ def test_a_race_with_a_budget_does_not_wait_for_a_slow_compilation_which_the_nex
         served[(4,)](x, 100)
     assert (served.best_config, bench.calls, caplog.records) == (kernel.best_config, [], [])
 
-    held()
+    held.let_go()
     last = tuner_in_a_new_process(bench)
     last[(4,)](x, 100)
     assert last.best_config is CONFIGS[1] and 16 in bench.calls
@@ -115,7 +78,7 @@ def test_a_captured_call_gets_the_best_of_those_measured_and_the_next_measures_t
         patch.setattr(triton_names, "capturing", lambda: True)
         kernel[(4,)](x, 100)
     assert (kernel.best_config, bench.calls, caplog.records) == (best, [], [])
-    held()
+    held.let_go()
     kernel[(4,)](x, 100)
     assert kernel.best_config is CONFIGS[1] and 16 in bench.calls
 
@@ -129,7 +92,7 @@ def test_the_best_of_those_measured_serves_until_the_mode_lets_the_rest_be_measu
     with autotuned.mode(mode):
         kernel[(4,)](x, 100)
         assert (kernel.best_config, bench.calls) == (best, [])
-    held()
+    held.let_go()
     kernel[(4,)](x, 100)
     assert kernel.best_config is CONFIGS[1] and 16 in bench.calls
 
@@ -150,7 +113,7 @@ def test_tritons_file_of_timings_holds_no_race_that_its_budget_ended(bench, x, h
     """It would serve what is in there for ever, also without this package."""
     how = {"cache_results": True, "replace": replace}
     tuner_in_a_new_process(bench, budget_s=1.0, **how)[(4,)](x, 100)
-    held()
+    held.let_go()
     whole = tuner_in_a_new_process(bench, **how)
     whole[(4,)](x, 100)
     assert whole.best_config is CONFIGS[1] and 16 in bench.calls
@@ -167,7 +130,7 @@ def test_with_hooks_a_slow_compilation_holds_up_no_other_config(bench, x, held):
     def measured(call, quantiles):
         times = bench(call, quantiles)
         if len(bench.calls) == 2:
-            held()
+            held.let_go()
         return times
 
     tuner_in_a_new_process(bench, budget_s=600.0)

@@ -15,12 +15,6 @@ from autotuned.search.compiling import parallelism
 from autotuned.triton_compat import kernel as triton_names
 
 
-@pytest.fixture(autouse=True)
-def nothing_stays():
-    yield
-    install.uninstall()
-
-
 @pytest.fixture
 def bench():
     return fake_cuda.by_config(TIMES)

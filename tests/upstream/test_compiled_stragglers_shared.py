@@ -16,13 +16,6 @@ from straggling import CONFIGS, TIMES, add, await_drop, both, tuner_in_a_new_pro
 from triton.runtime.errors import OutOfResources
 
 import autotuned
-from autotuned.dropin import install
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays():
-    yield
-    install.uninstall()
 
 
 @pytest.fixture
