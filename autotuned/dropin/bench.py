@@ -11,7 +11,7 @@ from triton.runtime.autotuner import Autotuner
 
 from autotuned._startup import later
 from autotuned.api import triton_listener
-from autotuned.dropin import seeded, stock_tuner
+from autotuned.dropin import own_loop, seeded, stock_tuner
 from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
@@ -58,13 +58,17 @@ def _wrap() -> None:
         if times is not None:
             triton_listener.say_measured(self.base_fn.__name__, config)
             return list(times)
-        if asked is not None and stock_tuner.compiling.on and asked.begins():
+        if asked is None and stock_tuner.compiling.on:
+            own_loop.measuring(self, args, meta, config)
+        elif asked is not None and stock_tuner.compiling.on and asked.begins():
             ahead.compile_all(self, args, meta, asked.left(), asked.key)
         return measure(self, *args, config=config, **meta)
 
     def noting(self: Any, kwargs: dict[str, Any]) -> Any:
         left = prune(self, kwargs)
-        seeded.note_pruned(self, left)
+        if isinstance(left, (list, tuple)):  # no generator
+            asked = seeded.measuring(self)
+            asked.note_pruned(left) if asked is not None else own_loop.begin(self, [*left])
         return left
 
     def reading(self: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], Any]) -> Any:

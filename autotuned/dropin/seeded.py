@@ -156,6 +156,11 @@ class Asked:
             self.pruned = list(self.tuner.prune_configs(self.kwargs))
         return self.pruned
 
+    def note_pruned(self, left: Sequence[Any]) -> None:
+        """Remember the result of Triton's own pruning."""
+        if self.pruned is None:
+            self.pruned = list(left)
+
     def times(self, config: Any) -> list[float] | None:
         """A race's times for a config; None if Triton measures."""
         return None if self.race is None else self.race.times(config)
@@ -240,13 +245,6 @@ def pruned_once(tuner: Any, prune: Callable[[], list[Any]]) -> list[Any]:
     if asked.pruned is None:
         asked.pruned = prune()
     return asked.pruned
-
-
-def note_pruned(tuner: Any, left: Any) -> None:
-    """Remember the result of Triton's own pruning, unless it is a generator."""
-    asked = measuring(tuner)
-    if asked is not None and asked.pruned is None and isinstance(left, (list, tuple)):
-        asked.pruned = list(left)
 
 
 def _may_measure(mode: str) -> bool:

@@ -288,3 +288,58 @@ def test_threads_that_tune_at_once_each_have_theirs(events, x):
     for thread in threads:
         thread.join()
     assert sorted(blocks_compiled(events)) == sorted([*BLOCKS, *BLOCKS[1:]])
+
+
+class Loops(Autotuner):
+    """As FlagGems': a `run` and `.cache` of its own, with a benchmark that `chosen` may leave configs out of."""
+
+    chosen = staticmethod(lambda left: left)
+
+    def run(self, *args, **kwargs):
+        self.nargs = dict(zip(self.arg_names, args))
+        if args[1] not in self.cache:
+            left = self.chosen(self.prune_configs(kwargs))
+            times = [(self._bench(*args, config=config, **kwargs), config) for config in left]
+            self.cache[args[1]] = min(times, key=lambda pair: pair[0])[1]
+        self.best_config = self.cache[args[1]]
+        return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
+
+
+def test_a_tuner_with_a_loop_of_its_own_is_compiled_ahead_from_its_second_config_on(events, x):
+    autotuned.install()
+    kernel = tuned(kind=Loops, do_bench=events.bench)
+    kernel[(4,)](x, 100)
+    assert events.all[:2] == [("compiled", "MainThread", 16), ("measured", 16)]
+    assert sorted(blocks_compiled(events)) == list(BLOCKS[1:])
+    assert events.all[5:] == [("measured", block) for block in BLOCKS[1:]]
+    kernel[(4,)](x, 100)
+    assert len(events.all) == 8 and kernel.best_config.kwargs == {"BLOCK": 64}
+
+
+@pytest.mark.parametrize("order", [(3, 1), (0, 2), (1,), (3, 2, 1, 0)])
+def test_a_loop_over_some_configs_or_in_another_order_is_left_to_triton(order, events, x):
+    autotuned.install()
+    kernel = tuned(kind=Loops, do_bench=events.bench)
+    kernel.chosen = lambda left: [left[i] for i in order]
+    kernel[(4,)](x, 100)
+    assert blocks_compiled(events) == [] and events.measured == [BLOCKS[i] for i in order]
+
+
+@pytest.mark.parametrize("way", ["no ahead", "sealed"])
+def test_nothing_is_compiled_ahead_for_such_a_loop(way, events, x):
+    autotuned.install(ahead=way != "no ahead")
+    kernel = tuned(kind=Loops, do_bench=events.bench)
+    if way == "no ahead":
+        kernel[(4,)](x, 100)
+    else:
+        with autotuned.seal("error", all=True), pytest.raises(autotuned.errors.SealedError):
+            kernel[(4,)](x, 100)
+    assert blocks_compiled(events) == []
+
+
+def test_a_loop_that_begins_in_the_middle_is_compiled_ahead_from_there(events, x):
+    autotuned.install()
+    kernel = tuned(kind=Loops, do_bench=events.bench)
+    kernel.chosen = lambda left: left[1:]  # the first one's time is known to the library
+    kernel[(4,)](x, 100)
+    assert sorted(blocks_compiled(events)) == list(BLOCKS[2:]) and events.measured == list(BLOCKS[1:])
