@@ -228,6 +228,8 @@ def unsloth_bare() -> None:
     tools = types.ModuleType("unsloth.kernels.utils")
     vars(tools)["torch_gpu_device"] = torch.cuda.device
     sys.modules.update({kinds.__name__: kinds, tools.__name__: tools})
+    if importlib.util.find_spec("pandas") is None:  # for tables that nothing here prints
+        sys.modules["pandas"] = types.ModuleType("pandas")
     bare("unsloth.kernels")
 
 
