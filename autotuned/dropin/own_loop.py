@@ -6,11 +6,13 @@ if it follows the first in the pruned list, that one and all after it are compil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
+from autotuned import env
 from autotuned._startup import later
 from autotuned.resolve import sealing
 
@@ -21,34 +23,42 @@ else:
 
 
 class _Loop:
-    """The configs that a tuner may measure, and how far it is."""
+    """The configs that a tuner may measure, and how far it is; keeps neither alive, since a loop need not end."""
 
-    def __init__(self, configs: list[Any]) -> None:
-        self.configs = configs
-        self._next: Any = None  # the config after the last one measured
+    def __init__(self, tuner: Any, configs: Sequence[Any]) -> None:
+        self.tuner = weakref.ref(tuner)
+        self._configs = [weakref.ref(config) for config in configs]
+        self._next: int | None = None  # the place after that of the last one measured
 
     def rest(self, config: Any) -> list[Any]:
         """What to compile before this config is measured: it and those after it, if it was to be the next."""
-        after = next((i for i, one in enumerate(self.configs, 1) if one is config), len(self.configs))
-        if config is self._next:
-            return self.configs[after - 1 :]
-        self._next = self.configs[after] if after < len(self.configs) else None
+        places = [at for at, one in enumerate(self._configs) if one() is config]
+        if self._next in places:
+            return [one for one in (there() for there in self._configs[self._next :]) if one is not None]
+        self._next = places[0] + 1 if places else None
         return []
 
 
-_loops: WeakKeyDictionary[Any, _Loop] = WeakKeyDictionary()
+# Of this thread or greenlet: others may call the same tuner meanwhile. By identity, since tuners may not be hashable.
+_loops: ContextVar[tuple[_Loop, ...]] = ContextVar("autotuned_loops", default=())
 
 
-def begin(tuner: Any, configs: list[Any]) -> None:
+def begin(tuner: Any, configs: Sequence[Any]) -> None:
     """Note what a tuner's pruning has left."""
-    with suppress(TypeError):  # a tuner without a hash
-        _loops[tuner] = _Loop(configs)
+    with suppress(TypeError):  # no weak references to them
+        _loops.set((_Loop(tuner, configs), *_others(tuner)))
+
+
+def _others(tuner: Any) -> list[_Loop]:
+    return [loop for loop in _loops.get() if (one := loop.tuner()) is not None and one is not tuner]
 
 
 def measuring(tuner: Any, args: tuple[Any, ...], meta: Mapping[str, Any], config: Any) -> None:
-    """Before a config is measured: compile those of the loop that are left, once."""
-    with suppress(TypeError):
-        loop = _loops.get(tuner)
-        rest = loop.rest(config) if loop is not None else []
-        if rest and not sealing.forbids() and _loops.pop(tuner, None) is loop:
-            ahead.compile_all(tuner, args, meta, rest, None)
+    """Before a config is measured: compile those of the loop that are left, once; ranks compile each together."""
+    loop = next((one for one in _loops.get() if one.tuner() is tuner), None)
+    if loop is None or sealing.forbids():
+        return
+    if rest := loop.rest(config):
+        _loops.set(tuple(_others(tuner)))
+    if rest or env.local_ranks() > 1:
+        ahead.compile_all(tuner, args, meta, rest or [config], None)

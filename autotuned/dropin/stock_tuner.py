@@ -290,6 +290,6 @@ def seed_of(tuner: Any) -> Seed | None:
         return seed
     except Exception as error:  # a foreign class of kernel or tuner: never fail its launch
         log.info("no choices are stored for %r: %s", tuner.fn, failures.describe(error))
-        with suppress(TypeError):  # a tuner without a hash
+        with suppress(Exception):  # a tuner without a hash, or with one that fails
             _seeds[tuner] = None
         return None
