@@ -42,7 +42,7 @@ def compile_all(
         key: The call's key, under which a compilation that kills the process is journaled; None for no journal.
     """
     try:
-        count = parallelism.ahead(len(configs)) if _is_known(tuner) else 0
+        count = parallelism.ahead(max(2, len(configs))) if _is_known(tuner) else 0
         if count:
             journal = Journal(None if key is None else layout.ahead_journal_path(key), key)
             with frontend.shared(tuner.fn, records.scratch_folder()):

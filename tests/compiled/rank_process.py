@@ -1,6 +1,6 @@
 """One rank of `test_ahead_ranks.py` and `test_race_ranks.py`: tunes one kernel and prints what it found, as JSON.
 
-Arguments: "ahead" or "race", then words for what is different on this rank: `limit=SECONDS` until a waiter gives up,
+Arguments: "ahead", "loop" (ahead, with a tuner that loops by itself) or "race", then words for what is different on this rank: `limit=SECONDS` until a waiter gives up,
 `slow=SECONDS` that measuring a config takes, `budget=SECONDS` of a race, `needs=PATH` for a device whose work ends once
 that file exists, and `sends=PATH` to make one after the call.
 """
@@ -38,7 +38,20 @@ def bench(call, quantiles):
     return times
 
 
-@triton.autotune([Config({"BLOCK": block}) for block in TIMES], key=["n"], do_bench=bench)
+class Loops(triton.runtime.Autotuner):
+    def run(self, *args, **kwargs):
+        self.nargs = dict(zip(self.arg_names, args))
+        self.configs_timings = {one: self._bench(*args, config=one, **kwargs) for one in self.prune_configs(kwargs)}
+        self.best_config = min(self.configs_timings, key=self.configs_timings.get)
+        return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
+
+
+def tune(fn):
+    kind = Loops if WAY == "loop" else triton.runtime.Autotuner
+    return kind(fn, fn.arg_names, [Config({"BLOCK": block}) for block in TIMES], ["n"], None, None, do_bench=bench)
+
+
+@tune
 @triton.jit
 def add(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

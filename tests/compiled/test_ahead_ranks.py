@@ -4,14 +4,16 @@ import os
 import shutil
 import signal
 
+import pytest
 from started_ranks import PTXAS, begin, go
 from waits import until
 
 CONFIGS, RANKS = 6, 3
 
 
-def test_each_binary_is_compiled_once_on_the_host(start, tmp_path):
-    found = go(*[start("ahead") for _ in range(RANKS)])
+@pytest.mark.parametrize("way", ["ahead", "loop"])
+def test_each_binary_is_compiled_once_on_the_host(way, start, tmp_path):
+    found = go(*[start(way) for _ in range(RANKS)])
     assert start.assemblies() == CONFIGS
     assert sum(len(one["compiled"]) for one in found) == CONFIGS
     assert {name for one in found for name in one["compiled"]} == {"autotuned-ahead"}
