@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from autotuned.errors import AllConfigsFailedError, AutotunedError, DeviceLostError, LeftOutError, OutOfMemoryError
+from autotuned.errors import (
+    AllConfigsFailedError,
+    AutotunedError,
+    DeviceLostError,
+    LeftOutError,
+    OutOfMemoryError,
+    SealedError,
+)
 
 SHOWN = 24  # configs named per reason
 _RESOURCES = ("OutOfResources", "OutOfMemoryError", "PTXASError")
@@ -84,10 +91,10 @@ def no_room_for(kernel: str) -> Iterator[None]:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether an error is not the config's: full memory, a timeout, or a CUDA call forbidden while another thread
-    captures a graph in mode "global".
+    """Whether an error is not the config's: full memory, a timeout, a cancelled compilation, a seal, or a CUDA call
+    forbidden while another thread captures a graph in mode "global".
     """
-    if isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutExpired":
+    if isinstance(error, (TimeoutError, SealedError)) or type(error).__name__ in ("TimeoutExpired", "CancelledError"):
         return True
     return is_memory_error(error) or (isinstance(error, RuntimeError) and "captur" in str(error).lower())
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autotuned.errors import SealedError
 from autotuned.search import failures
 from autotuned.search.compiling import crew, parallelism
 from autotuned.search.compiling.pool import Pool, Slot, Wanted
@@ -213,13 +212,11 @@ class CompileStream:
     def _take(self, one: Wanted, compile_: Callable[[], Any]) -> int:
         try:
             compiled = compile_()
-        except CancelledError:
-            raise
         except Exception as error:
-            if one.hooked:
+            if one.hooked and not isinstance(error, CancelledError):
                 failures.let_go(error)
                 return one.index  # the hook may fix it
-            if not failures.is_passing(error) and not isinstance(error, SealedError):
+            if not failures.is_passing(error):
                 self.excluded[one.identity] = failures.describe(error)
             raise
         return one.index if one.hooked else self._note(one, compiled)

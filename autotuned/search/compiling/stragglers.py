@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import Any
 
-from autotuned.errors import SealedError
 from autotuned.search import failures
 
 # Of five configs of fla's RMSNorm, four compile within 2.8 s, and one takes 11.4 s (two cores, Triton 3.9).
 SHARE = 0.25  # of the configs, and always one, may be left
 PATIENCE, LEAST_S = 0.5, 1.0  # wait for the next binary this share of the time so far, and at least so long
-
-_PASSING = (CancelledError, SealedError)  # no fault of the config
 
 
 class Stragglers:
@@ -79,7 +76,7 @@ class Stragglers:
     def _failed(self) -> Iterator[tuple[str, Exception]]:
         for identity, compilation in self._left.items():
             error = None if compilation.cancelled() else compilation.exception()
-            if isinstance(error, Exception) and not (failures.is_passing(error) or isinstance(error, _PASSING)):
+            if isinstance(error, Exception) and not failures.is_passing(error):
                 failures.let_go(error)
                 if identity not in self._mendable:
                     yield identity, error
