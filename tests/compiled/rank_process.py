@@ -1,8 +1,8 @@
 """One rank of `test_ahead_ranks.py` and `test_race_ranks.py`: tunes one kernel and prints what it found, as JSON.
 
-Arguments: "ahead", "loop" (ahead, with a tuner that loops by itself) or "race", then words for what is different on this rank: `limit=SECONDS` until a waiter gives up,
-`slow=SECONDS` that measuring a config takes, `budget=SECONDS` of a race, `needs=PATH` for a device whose work ends once
-that file exists, and `sends=PATH` to make one after the call.
+Arguments: "ahead", "loop" (the same for a tuner that loops by itself) or "race", then words for what is different on
+this rank: `limit=SECONDS` until a waiter gives up, `slow=SECONDS` that measuring a config takes, `budget=SECONDS` of a
+race, `needs=PATH` for a device whose work ends once that file exists, and `sends=PATH` to make one after the call.
 """
 
 import json
