@@ -23,12 +23,14 @@ from autotuned.resolve.searcher import Searcher
 from autotuned.search import exclusions, failures
 from autotuned.search.compiling.stragglers import Stragglers
 from autotuned.search.exclusions import Reason
-from autotuned.store import records
+from autotuned.store import layout, locks, records
 from autotuned.store.choice import Choice, Origin
 from autotuned.store.conditions import Conditions
+from autotuned.store.journal import Journal
 from autotuned.store.record import Timing
 from autotuned.triton_compat import kernel
 from autotuned.tunable.call import Call, Hooks
+from autotuned.typed_json import portable
 
 log = logging.getLogger("autotuned")
 _Times = list[float]
@@ -120,14 +122,25 @@ class Race:
                 is_changed = known.record != before
                 if self._is_enough(known, is_changed, question.fresh):
                     return known
-            if racing.budget_s is None and digest not in self._seed.has_left:  # else what was left has compiled
+            late = self._late(lock)
+            # If it has left some before, these have compiled. Those that two processes did not live to see compiled may
+            # be what ended them: the search waits for them, with a journal of its own.
+            if racing.budget_s is None and digest not in self._seed.has_left and not late.crashed:
                 self._slow = Stragglers()
             choice = self._searcher().search(question.replace(lock=lock))
             if self._slow:
                 self._seed.has_left.add(digest)
                 _compiling[digest] = self._slow
-                self._slow.then(partial(_ended, digest, lambda: None))
+                late.note_compiling(self._slow.identities)
+                self._slow.then(partial(_ended, digest, late.erase))
+            elif racing.budget_s is None and (late.crashed or late.suspects):
+                late.erase()
             return choice
+
+    def _late(self, lock: locks.Lock) -> Journal:
+        """The journal of what races of this key went on without."""
+        path = layout.late_journal_path(self._key) if portable(self._key.to_json()) else None
+        return Journal(path, self._key, writes=lock is not locks.Lock.BUSY)
 
     def _is_enough(self, known: Choice, is_changed: bool, fresh: bool) -> bool:
         """Whether a choice that is stored now serves this call: a new one, or the best until the rest has compiled."""

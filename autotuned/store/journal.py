@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,12 @@ class Journal:
         finally:
             with self._guard:
                 self._compiling.remove(identity)  # written with the next config, or at the end
+
+    def note_compiling(self, identities: Iterable[str]) -> None:
+        """Note configs that compile beyond their search; `erase` when all have ended."""
+        with self._guard:
+            self._compiling.extend(identities)
+            self._write()
 
     def died(self, identity: str) -> None:
         """Note that a config cost this process its device, so that the next process avoids it."""

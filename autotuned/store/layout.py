@@ -46,6 +46,11 @@ def ahead_journal_path(key: Key) -> Path:
     return journal_path(key).with_suffix(".ahead.json")
 
 
+def late_journal_path(key: Key) -> Path:
+    """The journal of configs that a race of the key goes on without while they compile."""
+    return journal_path(key).with_suffix(".late.json")
+
+
 def logbook_path(record_path: Path) -> Path:
     """The logbook of a record's key; a hidden file, which readers of records skip."""
     return record_path.parent / f".{record_path.stem}.logbook"

@@ -64,12 +64,17 @@ def tuner_in_a_new_process(bench, cache_results=False, **options):
     return triton.autotune(CONFIGS, key=["n"], do_bench=bench, cache_results=cache_results)(add)
 
 
-def await_drop(kernel):
-    """Until the next call chooses again."""
+def await_that(condition):
+    """Until it holds, at most a minute."""
     end = time.monotonic() + 60
-    while kernel.cache:
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def await_drop(kernel):
+    """Until the next call chooses again."""
+    await_that(lambda: not kernel.cache)
 
 
 both = pytest.mark.parametrize("replace", [False, True], ids=["seeded", "replaced"])

@@ -7,11 +7,12 @@ import threading
 import fake_cuda
 import pytest
 import triton
-from straggling import CONFIGS, TIMES, add, await_drop, both, tuner_in_a_new_process
+from straggling import CONFIGS, TIMES, add, await_drop, await_that, both, tuner_in_a_new_process
 
 import autotuned
 from autotuned.dropin import install
 from autotuned.search.compiling import parallelism
+from autotuned.store import journal, layout
 from autotuned.triton_compat import kernel as triton_names
 
 
@@ -48,6 +49,25 @@ def test_a_process_that_ends_before_leaves_it_to_the_next(bench, x, held, replac
     kernel = tuner_in_a_new_process(bench, replace=replace)
     kernel[(4,)](x, 100)
     assert kernel.best_config is CONFIGS[0] and 16 in bench.calls
+
+
+@both
+@pytest.mark.parametrize("killed", [1, 2])
+def test_what_two_killed_processes_did_not_live_to_see_compiled_is_waited_for(
+    killed, bench, x, held, replace, monkeypatch
+):
+    def in_a_new_process(run):
+        monkeypatch.setattr(journal, "_RUN", str(run))  # what the one before noted is that of a dead process
+        return tuner_in_a_new_process(bench, replace=replace)
+
+    for run in range(killed):
+        in_a_new_process(run)[(4,)](x, 100)
+        assert 16 not in bench.calls
+    kernel = in_a_new_process("next")
+    threading.Timer(1.0, held.let_go).start()
+    kernel[(4,)](x, 100)
+    assert kernel.best_config is CONFIGS[0 if killed == 2 else 1]
+    await_that(lambda: not [*layout.root().rglob("*.late.json")])
 
 
 @contextlib.contextmanager

@@ -31,6 +31,11 @@ class Stragglers:
         return len(self._left)
 
     @property
+    def identities(self) -> list[str]:
+        """The configs left."""
+        return [*self._left]
+
+    @property
     def are_compiling(self) -> bool:
         """Whether one of these compilations has not ended."""
         return not all(compilation.done() for compilation in self._left.values())
