@@ -42,7 +42,7 @@ def compile_all(
         key: The call's key, under which a compilation that kills the process is journaled; None for no journal.
     """
     try:
-        count = parallelism.ahead(max(2, len(configs))) if _is_known(tuner) else 0
+        count = parallelism.ahead() if _is_known(tuner) else 0
         if count:
             journal = Journal(None if key is None else layout.ahead_journal_path(key), key)
             with frontend.shared(tuner.fn, records.scratch_folder()):
@@ -65,7 +65,7 @@ def _compile(name: str, found: Iterable[Compilation], count: int, journal: Journ
     wanted = [one for one in found if one.digest not in journal.crashed]
     if len(wanted) < 2 and env.local_ranks() < 2:
         return  # Triton compiles a single one just as fast; with ranks, one compilation serves all
-    crew = Crew(wanted, min(count, len(wanted)), shared_slots(), journal.compiling)
+    crew = Crew(wanted, count, shared_slots(), journal.compiling)
     with threads.brisk(), contextlib.closing(crew.start()):
         waiting = Waiting(name)
         if not crew.wait(lambda: waiting.tick(crew.done, crew.total)):

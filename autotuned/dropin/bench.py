@@ -58,18 +58,21 @@ def _wrap() -> None:
         if times is not None:
             triton_listener.say_measured(self.base_fn.__name__, config)
             return list(times)
-        if asked is None and stock_tuner.compiling.on:
-            own_loop.measuring(self, args, meta, config)
-        elif asked is not None and stock_tuner.compiling.on and asked.begins():
-            ahead.compile_all(self, args, meta, asked.left(), asked.key)
+        if stock_tuner.compiling.on:
+            if asked is None:
+                own_loop.measuring(self, args, meta, config)
+            elif asked.begins():
+                ahead.compile_all(self, args, meta, asked.left(), asked.key)
         return measure(self, *args, config=config, **meta)
 
     def noting(self: Any, kwargs: dict[str, Any]) -> Any:
         left = prune(self, kwargs)
         is_final = getattr(self.prune_configs, "__func__", None) is noting  # no subclass's may narrow it further
         if is_final and isinstance(left, (list, tuple)):  # no generator
-            asked = seeded.measuring(self)
-            asked.note_pruned(left) if asked is not None else own_loop.begin(self, left)
+            if (asked := seeded.measuring(self)) is not None:
+                asked.note_pruned(left)
+            else:
+                own_loop.begin(self, left)
         return left
 
     def reading(self: Any, tuning_key: Any, configs: Any, bench_fn: Callable[[], Any]) -> Any:

@@ -52,7 +52,7 @@ class Program:
         """Before launching a stored choice: compile what followed it last time, and wait for its own binary."""
         with self._guard:
             wanted = self._wanted()
-            if len(wanted) > 1 and (count := parallelism.ahead(len(wanted))):
+            if len(wanted) > 1 and (count := parallelism.ahead()):
                 self._crews.append(crew.Crew(wanted, count, crew.shared_slots()).start())
             crews = self._crews = [one for one in self._crews if one.done < one.total]
         if crews and key in self._entries:

@@ -114,7 +114,7 @@ class Race:
 
     def _choice(self) -> Choice | None:
         """The choice of a search, or of another process or thread that raced the same key; None if out of memory."""
-        question, digest = self._question(), self._key.digest
+        question = self._question()
         before = records.read_of(self._key)
         with records.locked(self._key, self._seed.tunable.device(question.call)) as lock:
             known = self._seed.found(self._key, question.live, partly=racing.budget_s != math.inf)
@@ -122,25 +122,34 @@ class Race:
                 is_changed = known.record != before
                 if self._is_enough(known, is_changed, question.fresh):
                     return known
-            late = self._late(lock)
-            # If it has left some before, these have compiled. Those that two processes did not live to see compiled may
-            # be what ended them: the search waits for them, with a journal of its own.
-            if racing.budget_s is None and digest not in self._seed.has_left and not late.crashed:
-                self._slow = Stragglers()
-            choice = self._searcher().search(question.replace(lock=lock))
-            if self._slow:
-                self._seed.has_left.add(digest)
-                _compiling[digest] = self._slow
-                late.note_compiling(self._slow.identities)
-                self._slow.then(partial(_ended, digest, late.erase))
-            elif racing.budget_s is None and (late.crashed or late.suspects):
-                late.erase()
-            return choice
+            question = question.replace(lock=lock)
+            if racing.budget_s is not None:
+                return self._searcher().search(question)
+            return self._unlimited(question, self._late(lock))
 
     def _late(self, lock: locks.Lock) -> Journal:
         """The journal of what races of this key went on without."""
         path = layout.late_journal_path(self._key) if portable(self._key.to_json()) else None
         return Journal(path, self._key, writes=lock is not locks.Lock.BUSY)
+
+    def _unlimited(self, question: Question, late: Journal) -> Choice | None:
+        """The choice of a search that may go on without configs that compile much longer than the others.
+
+        It waits for those that an earlier one left, which have compiled, and for those over whose compilation two
+        processes ended: one may be what ended them, and only a search's own journal finds it.
+        """
+        digest = self._key.digest
+        if digest not in self._seed.has_left and not late.crashed:
+            self._slow = Stragglers()
+        choice = self._searcher().search(question)
+        if self._slow:
+            self._seed.has_left.add(digest)
+            _compiling[digest] = self._slow
+            late.note_compiling(self._slow.identities)
+            self._slow.then(partial(_ended, digest, late.erase))
+        elif late.crashed or late.suspects:
+            late.erase()
+        return choice
 
     def _is_enough(self, known: Choice, is_changed: bool, fresh: bool) -> bool:
         """Whether a choice that is stored now serves this call: a new one, or the best until the rest has compiled."""

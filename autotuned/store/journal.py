@@ -75,9 +75,7 @@ class Journal:
     @contextmanager
     def compiling(self, identity: str) -> Iterator[None]:
         """Note a config while it compiles: after a crash it is one of the suspects."""
-        with self._guard:
-            self._compiling.append(identity)
-            self._write()
+        self.note_compiling([identity])
         try:
             yield
         finally:

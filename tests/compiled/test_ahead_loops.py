@@ -134,17 +134,31 @@ def test_tuners_need_neither_hash_nor_equality(without, base, race, events, x):
 
 
 def test_threads_that_loop_over_one_tuner_each_have_their_place(events, x):
+    """The second thread prunes once the first has measured one config, and measures when the first is done."""
+    pruned, done = threading.Event(), threading.Event()
+
+    def chosen(left):
+        if threading.current_thread() is second:
+            pruned.set()
+            assert done.wait(60)
+        return left
+
+    def bench(call, quantiles):
+        times = events.bench(call, quantiles)
+        if second.ident is None:
+            second.start()
+            assert pruned.wait(60)
+        return times
+
     autotuned.install()
-    kernel, pruned = tuned(kind=Loops, do_bench=events.bench), threading.Barrier(2)
-    kernel.chosen = lambda left: pruned.wait(60) is not None and left
-    threads = [threading.Thread(target=kernel[(4,)], args=(x, n)) for n in (100, 101)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert {*blocks_compiled(events)} == {*BLOCKS[1:]}
-    alone = {event[2] for event in events.all if event[0] == "compiled" and event[1] != "autotuned-ahead"}
-    assert 16 in alone and len(alone) <= 2  # the second thread compiles one that is still being compiled itself
+    kernel = tuned(kind=Loops, do_bench=bench)
+    kernel.chosen, second = chosen, threading.Thread(target=kernel[(4,)], args=(x, 101))
+    kernel[(4,)](x, 100)
+    done.set()
+    second.join(60)
+    assert events.measured == [*BLOCKS, *BLOCKS]
+    assert sorted(blocks_compiled(events)) == list(BLOCKS[1:])
+    assert {event[2] for event in events.all if event[0] == "compiled" and event[1] != "autotuned-ahead"} == {16}
 
 
 def test_a_tuner_called_within_another_ones_loop_takes_no_place_of_it(events, x):

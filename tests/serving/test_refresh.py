@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import time
 
 import pytest
 from counted import opcodes
 from fakes import FakeConfig
 from newer import store_choice
 from stored import lines
+from waits import until
 
 import autotuned
 from autotuned import autotune
@@ -174,22 +174,15 @@ def test_a_seal_refuses_what_another_rank_proposes_of_a_key_that_has_no_record_h
     assert work(1) == 0
 
 
-def wait_for(condition):
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_a_thread_refreshes_until_it_is_closed(work):
     work(1)
     with autotuned.refresh(every_s=0.01) as handle:
         store_choice(work, CONFIGS[2], 1)
-        wait_for(lambda: work(1) == 2)
+        until(lambda: work(1) == 2, limit_s=30)
         assert handle.latest is not None
     handle.close()
     store_choice(work, CONFIGS[1], 1)
-    wait_for(lambda: not any(thread.name == "autotuned-refresh" for thread in threading.enumerate()))
+    until(lambda: not any(thread.name == "autotuned-refresh" for thread in threading.enumerate()), limit_s=30)
     assert work(1) == 2
 
 
@@ -200,7 +193,7 @@ def test_the_thread_goes_on_after_an_error(work, monkeypatch, caplog):
     monkeypatch.setattr(refreshing, "_used_by", lambda of: 1 / 0 if next(fails, False) else ask(of))
     with autotuned.refresh(every_s=0.01):
         store_choice(work, CONFIGS[2], 1)
-        wait_for(lambda: work(1) == 2)
+        until(lambda: work(1) == 2, limit_s=30)
     assert len([line for line in lines(caplog) if "division by zero; it is tried again in 0.01 s" in line]) == 1
 
 
@@ -214,7 +207,7 @@ def test_a_forked_child_has_a_thread_of_its_own(work):
         if child == 0:
             try:
                 store_choice(work, CONFIGS[2], 1)
-                wait_for(lambda: work(1) == 2)
+                until(lambda: work(1) == 2, limit_s=30)
                 os.write(sink, b"swapped")
             finally:
                 os._exit(0)

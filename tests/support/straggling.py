@@ -1,12 +1,12 @@
 """Races in which one config compiles until the test lets it go, and what stands for a new process."""
 
 import threading
-import time
 
 import pytest
 import triton
 import triton.language as tl
 from triton import Config
+from waits import until
 
 import autotuned
 from autotuned.dropin import install, raced
@@ -64,17 +64,9 @@ def tuner_in_a_new_process(bench, cache_results=False, **options):
     return triton.autotune(CONFIGS, key=["n"], do_bench=bench, cache_results=cache_results)(add)
 
 
-def await_that(condition):
-    """Until it holds, at most a minute."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def await_drop(kernel):
     """Until the next call chooses again."""
-    await_that(lambda: not kernel.cache)
+    until(lambda: not kernel.cache, limit_s=60)
 
 
 both = pytest.mark.parametrize("replace", [False, True], ids=["seeded", "replaced"])

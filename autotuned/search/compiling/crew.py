@@ -44,7 +44,7 @@ class Crew:
         slots: Sequence[Path] = (),
         noted: Callable[[str], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        self.total, self._count, self._slots, self._noted = len(wanted), count, slots, noted
+        self.total, self._count, self._slots, self._noted = len(wanted), min(count, len(wanted)), slots, noted
         self._left, self._ended = list(wanted), threading.Condition()
         self._open = {one.digest for one in wanted}  # left, or being compiled
         self._looking, self._turn, self._over = threading.Lock(), threading.Lock(), threading.Event()

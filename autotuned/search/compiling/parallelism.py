@@ -42,7 +42,7 @@ def count(configs: int, all_cores: bool = False, root: Path = Path("/"), limited
     return workers if workers > 1 or limited else 0
 
 
-def ahead(configs: int, root: Path = Path("/")) -> int:
+def ahead(root: Path = Path("/")) -> int:
     """Number of threads that compile before anything is measured; 0 for none, as on one core.
 
     Uses all cores, since nothing else runs; ranks of this host take turns (`crew.Crew`).
@@ -51,7 +51,7 @@ def ahead(configs: int, root: Path = Path("/")) -> int:
         ValueError: `AUTOTUNED_COMPILE_WORKERS` is not a number of 0 or more.
     """
     asked = env.compile_workers()
-    workers = min(configs, on_this_host(root) if asked is None else asked)
+    workers = on_this_host(root) if asked is None else asked
     return workers if workers > 1 else 0
 
 
