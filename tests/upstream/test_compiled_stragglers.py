@@ -61,16 +61,19 @@ def test_what_two_killed_processes_did_not_live_to_see_compiled_is_waited_for(
         monkeypatch.setattr(journal, "_RUN", str(run))  # what the one before noted is that of a dead process
         return tuner_in_a_new_process(bench, replace=replace)
 
+    def noted():
+        return [*layout.schema_folder().glob(f"*/{layout.JOURNAL}/*.late.json")]
+
     for run in range(killed):
         in_a_new_process(run)[(4,)](x, 100)
-        assert 16 not in bench.calls
+        assert 16 not in bench.calls and noted()
     kernel = in_a_new_process("next")
     if killed == 2:
         threading.Timer(1.0, held.let_go).start()
     kernel[(4,)](x, 100)
     assert kernel.best_config is CONFIGS[0 if killed == 2 else 1]
     held.let_go()
-    until(lambda: not [*layout.root().rglob("*.late.json")], limit_s=60)
+    until(lambda: not noted(), limit_s=60)
 
 
 @contextlib.contextmanager
