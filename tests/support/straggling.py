@@ -26,16 +26,20 @@ def add(x_ptr, n, BLOCK: tl.constexpr):
 class Held:
     """The compilation of BLOCK=16, which lasts until it is let go; `error` is what it raises then."""
 
-    def __init__(self):
+    def __init__(self, monkeypatch):
         self.released, self.begun, self.error = threading.Event(), 0, None
+        self.monkeypatch = monkeypatch
+        self.monkeypatch.setattr(stragglers, "LEAST_S", 0.1)
 
     def let_go(self):
+        """From now on races wait for it, however slow this machine is."""
+        self.monkeypatch.setattr(stragglers, "LEAST_S", 60.0)
         self.released.set()
 
 
 @pytest.fixture
 def held(monkeypatch, tmp_path):
-    slow, made = Held(), pool.Pool._made
+    slow, made = Held(monkeypatch), pool.Pool._made
 
     def hold(self, one, compile_):
         if one.config.kwargs["BLOCK"] == 16:
@@ -46,7 +50,6 @@ def held(monkeypatch, tmp_path):
         return made(self, one, compile_)
 
     monkeypatch.setattr(pool.Pool, "_made", hold)
-    monkeypatch.setattr(stragglers, "LEAST_S", 0.1)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     yield slow
     slow.let_go()
