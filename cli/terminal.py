@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from autotuned import env
-from autotuned.configfiles.file import Fault
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from autotuned.configfiles.file import Fault
     from autotuned.offline.results import BuildResult
 
 MARKS = ">~?="  # of column headers, see `print_table`

@@ -57,7 +57,9 @@ class _Reader:
         self.function, self.code = body.function, code_of(body)
         self.tree = syntax(body)
         # Walked once: that takes as long as tokenizing the text.
-        self.nodes = [node for node in ast.walk(self.tree) if isinstance(node, _TOLD)]
+        nodes = [node for node in ast.walk(self.tree) if isinstance(node, _READ)]
+        self.nodes = [node for node in nodes if not isinstance(node, ast.arg)]
+        self._arguments = [node for node in nodes if isinstance(node, ast.arg) and node.annotation]
         self.cells = cells(self.function)
         self.scope = {**self.function.__globals__, **self.cells}
         self.bound = self.code.co_varnames[0] if holder is not NO_HOLDER and self.code.co_argcount else ""
@@ -107,8 +109,7 @@ class _Reader:
 
     @cached_property
     def _annotations(self) -> list[ast.AST]:
-        arguments = [node for node in ast.walk(self.tree) if isinstance(node, ast.arg) and node.annotation]
-        return [node for argument in arguments for node in ast.walk(argument)]
+        return [node for argument in self._arguments for node in ast.walk(argument)]
 
     @cached_property
     def _annotated(self) -> set[str]:
@@ -159,7 +160,7 @@ class _Reader:
         return lambda: outside.get(name, _ABSENT) is value
 
 
-_TOLD = (ast.Attribute, ast.Global, ast.Name, ast.Call, ast.Subscript, ast.Import, ast.ImportFrom)
+_READ = (ast.Attribute, ast.Global, ast.Name, ast.Call, ast.Subscript, ast.Import, ast.ImportFrom, ast.arg)
 
 
 def _imported(node: ast.Import | ast.ImportFrom, function: FunctionType) -> Iterator[tuple[str, Any]]:

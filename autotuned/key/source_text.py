@@ -70,11 +70,16 @@ def code_of(body: Body) -> CodeType:
 
 
 def _is_as_defined(function: FunctionType, written: str) -> bool:
+    return _is_verbatim(function, written) or " ".join(_tokens(written)) == text(Body(function))
+
+
+def _is_verbatim(function: FunctionType, written: str) -> bool:
+    """Whether a text is the function's own source without decorators; no tokens are compared, which takes longer."""
     try:
         source, _ = _own(Body(function))
     except (OSError, TypeError):
         return False
-    return source.endswith(written.rstrip()) or " ".join(_tokens(written)) == text(Body(function))
+    return source.rstrip().endswith(written.rstrip())
 
 
 def _own(body: Body) -> tuple[str, ast.Module | None]:
@@ -137,7 +142,7 @@ def _block(lines: list[str]) -> tuple[str, ast.Module] | None:
     """
     width = len(lines[0]) - len(lines[0].lstrip())
     head = next((n for n, line in enumerate(lines) if line.lstrip().startswith(("def ", "async "))), 0)  # no decorator
-    ends = (n for n, line in enumerate(lines) if n > head and _is_code(line) and not line[: width + 1].isspace())
+    ends = (n for n, line in enumerate(lines) if n > head and _begins(line) and not line[: width + 1].isspace())
     for end in itertools.chain(itertools.islice(ends, 16), [len(lines)]):
         while end > 1 and not _is_code(lines[end - 1]):
             end -= 1
@@ -187,6 +192,11 @@ def _unhash(error: BaseException) -> None:
 def _is_code(line: str) -> bool:
     """Whether a line is neither blank nor a comment; a wrong answer inside a string is harmless."""
     return line.lstrip()[:1] not in ("", "#")
+
+
+def _begins(line: str) -> bool:
+    """Whether a statement may begin with this line."""
+    return line.lstrip()[:1] not in ("", "#", ")", "]", "}")
 
 
 def _lambda_source(function: FunctionType) -> str | None:
@@ -293,7 +303,8 @@ def tree(body: Body) -> ast.AST:
     try:
         if body.function.__code__.co_name == "<lambda>" and body.written is None:
             return _parse(f"({_lambda_source(body.function) or 0})")
-        lines, found = _own(body)
+        is_own = body.written and _is_verbatim(body.function, body.written)
+        lines, found = _own(Body(body.function) if is_own else body)
         parsed = found or _parse(lines)
     except (OSError, TypeError, SyntaxError):
         return ast.Module([], [])

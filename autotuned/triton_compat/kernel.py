@@ -65,9 +65,8 @@ def is_tuner(layer: object) -> bool:
 
 def is_interpreted(kernel: Any) -> bool:
     """Whether Triton interprets this kernel on the CPU; fixed at decoration."""
-    from triton.runtime.interpreter import InterpretedFunction
-
-    return isinstance(innermost(kernel), InterpretedFunction)
+    interpreter = sys.modules.get("triton.runtime.interpreter")  # imported only where something is interpreted
+    return interpreter is not None and isinstance(innermost(kernel), interpreter.InterpretedFunction)
 
 
 def is_plain_jit(kernel: Any) -> bool:

@@ -9,11 +9,11 @@ import typer
 
 import autotuned
 from autotuned.key.words import call_words
-from autotuned.offline.release.check import CheckResult
 
 from .. import terminal
 
 if TYPE_CHECKING:
+    from autotuned.offline.release.check import CheckResult
     from autotuned.offline.verify import Contest
 
 HEADERS = ("call~", "config~", "shipped>", "default>", "best other>?", "loss>", "~")

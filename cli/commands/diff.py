@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import autotuned
-from autotuned.configfiles.exchange import Change
 from autotuned.gpu.device import from_json
 from autotuned.key.words import call_words, toolchain_words
 
 from .. import terminal
+
+if TYPE_CHECKING:
+    from autotuned.configfiles.exchange import Change
 
 HEADERS = ("call~", "config~", "", "time>", "vs default>?", "toolchain=")
 KINDS = ("added", "removed", "changed", "compiled")

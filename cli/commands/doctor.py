@@ -6,17 +6,23 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import autotuned
 from autotuned import env, options
-from autotuned.configfiles import file, lookup, writer
-from autotuned.offline.release import shared
+from autotuned._startup import later
 from autotuned.store import layout
 from autotuned.triton_compat import versions as supported
 from autotuned.typed_json import Json
 
 from .. import terminal
+
+if TYPE_CHECKING:
+    from autotuned.configfiles import file, lookup, writer
+    from autotuned.offline.release import shared
+else:
+    file, lookup, writer = map(later, ("configfiles.file", "configfiles.lookup", "configfiles.writer"))
+    shared = later("offline.release.shared")
 
 T = TypeVar("T")
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import metadata
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotuned._startup import later
 from autotuned.errors import KernelNameError, NoDeviceError
 from autotuned.gpu import device
 from autotuned.key.key import Key
-from autotuned.offline.report.stored import kernels, of_kernel
-from autotuned.resolve import explain
-from autotuned.resolve.explain import Explanation
 from autotuned.store import layout, listing
 from autotuned.store.choice import Origin
 from autotuned.typed_json import Json
 
 from .. import terminal
 from ..views.names import complete, no_key
+
+if TYPE_CHECKING:
+    from autotuned.offline.report import stored
+    from autotuned.resolve import explain
+    from autotuned.resolve.explain import Explanation
+else:
+    stored, explain = map(later, ("offline.report.stored", "resolve.explain"))
 
 
 def explain_(
@@ -56,13 +61,13 @@ def explain_(
 
 def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
     try:
-        name = listing.one_named(kernels(quietly=True), wanted)
+        name = listing.one_named(stored.kernels(quietly=True), wanted)
     except KernelNameError as error:
         raise _may_be_module(error, wanted) from None
     found: dict[str, Explanation] = {}
     with explain.reading_once():
-        for stored in of_kernel(name, heads=True, quietly=True):
-            explanation = _of_stored(stored.key)
+        for one in stored.of_kernel(name, heads=True, quietly=True):
+            explanation = _of_stored(one.key)
             assert explanation.key is not None
             found.setdefault(explanation.key.digest, explanation)  # keys of the same call are equal in this context
     return name, [*found.values(), *_damaged(name)]
@@ -80,7 +85,7 @@ def _damaged(kernel: str) -> Iterator[Explanation]:
     for path, seen in listing.unreadable(kernel):
         step = explain.Step(explain.WORDS[Origin.STORE], False, f"{seen.problem}: {seen.detail}")
         notes = (f"the record {path} cannot be used",)
-        yield Explanation(kernel, None, "auto", seen.problem, "search", None, (step,), remarks=notes)
+        yield explain.Explanation(kernel, None, "auto", seen.problem, "search", None, (step,), remarks=notes)
 
 
 def _of_stored(key: Key) -> Explanation:
@@ -88,7 +93,7 @@ def _of_stored(key: Key) -> Explanation:
         return explain.of_stored(key, _present(key.context))
     except NoDeviceError as error:
         remarks = (" ".join(str(error).split()),)
-        return Explanation(key.kernel, key, "auto", "other device", "error", None, (), remarks=remarks)
+        return explain.Explanation(key.kernel, key, "auto", "other device", "error", None, (), remarks=remarks)
 
 
 def _present(context: Mapping[str, Json]) -> dict[str, Json]:

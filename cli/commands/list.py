@@ -6,20 +6,26 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import autotuned
-from autotuned.configfiles import lookup
+from autotuned._startup import later
 from autotuned.key.words import call_words
-from autotuned.offline.report.stored import Filter, Stored, apart, choices, kernels
-from autotuned.offline.report.usage import Missing, Usage
 from autotuned.recording import file
 from autotuned.store import layout, listing
 
 from .. import terminal
 from ..views.names import Kernel, OnlyKernel, kernel_of, recording_of
+
+if TYPE_CHECKING:
+    from autotuned.configfiles import lookup
+    from autotuned.offline.report import stored, usage
+    from autotuned.offline.report.stored import Stored
+    from autotuned.offline.report.usage import Missing
+else:
+    lookup, stored, usage = map(later, ("configfiles.lookup", "offline.report.stored", "offline.report.usage"))
 
 HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality=", "differs in~=", "key?")
 UNUSED_HEADERS = ("kernel~=", "call~", "config~", "toolchain=", "source=", "key?")
@@ -57,14 +63,14 @@ def list_(
     if unused or missing or recorded is not None:
         _compare(kernel, recorded, unused, missing, as_json)
         return
-    found = choices(Filter(kernel, device, triton), heads=True)
+    found = stored.choices(stored.Filter(kernel, device, triton), heads=True)
     first = next(found, None)  # raises before anything is printed
     found = found if first is None else itertools.chain([first], found)
     if as_json:
         _print_json(found)
     elif first is not None:
         met = set()
-        for name, some in itertools.groupby(found, lambda stored: stored.key.kernel):
+        for name, some in itertools.groupby(found, lambda one: one.key.kernel):
             met |= _print(name, some)
         terminal.print_qualities(met)
     else:
@@ -87,20 +93,20 @@ def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: b
     if not unused and not missing:
         raise typer.BadParameter("expected --unused, --missing or both as well", param_hint="--calls")
     made = file.read(path)
-    wanted = None if kernel is None else listing.named({*kernels(), *(call.kernel for call in made)}, kernel)
-    found = Usage(call for call in made if wanted is None or call.kernel in wanted)
-    never = found.unused(kernels(own=False) if wanted is None else wanted) if unused else None
+    wanted = None if kernel is None else listing.named({*stored.kernels(), *(call.kernel for call in made)}, kernel)
+    found = usage.Usage(call for call in made if wanted is None or call.kernel in wanted)
+    never = found.unused(stored.kernels(own=False) if wanted is None else wanted) if unused else None
     wanting = found.missing if missing else None
     if as_json:
         terminal.print_json({
             "cache": str(layout.root()),
             "calls": str(path),
-            "unused": None if never is None else [stored.to_json() for stored in never],
+            "unused": None if never is None else [one.to_json() for one in never],
             "missing": None if wanting is None else [one.to_json() for one in wanting],
         })  # fmt: skip
         return
     if never is not None:
-        rows = [_unused_cells(stored) for stored in never]
+        rows = [_unused_cells(one) for one in never]
         _print_rows("tuned, not used", "everything tuned is used", UNUSED_HEADERS, rows)
     if wanting is not None:
         rows = [_missing_cells(one) for one in wanting]
@@ -114,9 +120,9 @@ def _print_rows(heading: str, otherwise: str, headers: Sequence[str], rows: Sequ
         terminal.say(otherwise)
 
 
-def _unused_cells(stored: Stored) -> list[str]:
-    words = [stored.key.kernel, stored.call_words, stored.config_words, stored.toolchain]
-    return [*words, stored.place, stored.digest[:12]]
+def _unused_cells(one: Stored) -> list[str]:
+    words = [one.key.kernel, one.call_words, one.config_words, one.toolchain]
+    return [*words, one.place, one.digest[:12]]
 
 
 def _missing_cells(one: Missing) -> list[str]:
@@ -126,7 +132,7 @@ def _missing_cells(one: Missing) -> list[str]:
 def _print_json(found: Iterable[Stored]) -> None:
     """Print one document, streamed, since the choices may not fit into memory."""
     terminal.write(f'{{\n "cache": {json.dumps(str(layout.root()))},\n "choices": [\n')
-    lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
+    lines = (f"  {json.dumps(one.to_json(), allow_nan=False)}" for one in found)
     comma = ""
     while terminal.is_read() and (some := list(itertools.islice(lines, TABLE_ROWS))):
         terminal.write(comma + ",\n".join(some))
@@ -140,23 +146,23 @@ def _print(kernel: str, found: Iterator[Stored]) -> set[tuple[str | None, str | 
     terminal.print_table(HEADERS, list(_rows(first)), kernel)
     while terminal.is_read() and (some := list(itertools.islice(found, TABLE_ROWS))):
         terminal.say("\n".join("  ".join(filter(None, row)) for row in _rows(some)), whole=True)
-    return {(stored.quality, stored.device) for stored in first}
+    return {(one.quality, one.device) for one in first}
 
 
 def _rows(found: Sequence[Stored]) -> Iterator[list[str]]:
-    differing = apart(found)
-    return (_cells(stored, differing.get(id(stored), "")) for stored in found)
+    differing = stored.apart(found)
+    return (_cells(one, differing.get(id(one), "")) for one in found)
 
 
-def _cells(stored: Stored, differing: str) -> list[str]:
+def _cells(one: Stored, differing: str) -> list[str]:
     return [
-        stored.call_words,
-        stored.config_words,
-        stored.device,
-        stored.toolchain,
-        stored.place,
-        terminal.time_words(stored.median_us),
-        stored.quality or "n/a",
+        one.call_words,
+        one.config_words,
+        one.device,
+        one.toolchain,
+        one.place,
+        terminal.time_words(one.median_us),
+        one.quality or "n/a",
         differing,
-        stored.digest[:12],
+        one.digest[:12],
     ]

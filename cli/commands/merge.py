@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import autotuned
-from autotuned.configfiles.exchange import Conflict
 from autotuned.key.words import call_words
 
 from .. import terminal
+
+if TYPE_CHECKING:
+    from autotuned.configfiles.exchange import Conflict
 
 
 def merge(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import autotuned
-from autotuned.offline.release.shared import Moved
 
 from .. import terminal
+
+if TYPE_CHECKING:
+    from autotuned.offline.release.shared import Moved
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="The shared store; - for that of AUTOTUNED_STORE.")]
 

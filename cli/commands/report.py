@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import autotuned
 from autotuned import disk
-from autotuned.offline.report.compare import Comparison, Pair, PairSummary
-from autotuned.offline.report.report import Report
-from autotuned.offline.report.reported import ReportCase, Summary, by_kernel
-from autotuned.offline.report.usage import Usage
+from autotuned._startup import later
 
 from .. import terminal
 from ..views.names import Kernel, OnlyKernel, kernel_of
+
+if TYPE_CHECKING:
+    from autotuned.offline.report import compare as comparing
+    from autotuned.offline.report import reported
+    from autotuned.offline.report.compare import Comparison, Pair, PairSummary
+    from autotuned.offline.report.report import Report
+    from autotuned.offline.report.reported import ReportCase, Summary
+    from autotuned.offline.report.usage import Usage
+else:
+    comparing, reported = map(later, ("offline.report.compare", "offline.report.reported"))
 
 CASES = (
     "call~", "config~", "device~=", "toolchain=", "source=",
@@ -71,13 +78,13 @@ def _show(found: Report | Comparison, out: Path | None, as_json: bool) -> None:
     if as_json:
         terminal.print_json(found.to_json())
     elif out is None:
-        _print_compared(found) if isinstance(found, Comparison) else _print(found)
+        _print_compared(found) if isinstance(found, comparing.Comparison) else _print(found)
 
 
 def _write(out: Path, found: Report | Comparison) -> None:
     from ..views import page
 
-    text = page.compared(found) if isinstance(found, Comparison) else page.of(found)
+    text = page.compared(found) if isinstance(found, comparing.Comparison) else page.of(found)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.exists() and not out.is_file():  # a pipe or a device, which must not be replaced
@@ -90,7 +97,7 @@ def _write(out: Path, found: Report | Comparison) -> None:
 
 
 def _print(found: Report) -> None:
-    for name, cases in by_kernel(found.cases).items():
+    for name, cases in reported.by_kernel(found.cases).items():
         _table(CASES, map(_cells, cases[:ROWS]), len(cases), name)
     terminal.print_qualities((case.stored.quality, case.stored.device) for case in found.cases)
     _table(KERNELS, map(_summary_cells, found.kernels[:ROWS]), len(found.kernels), "what tuning bought")

@@ -44,6 +44,17 @@ def test_looking_imports_neither_torch_nor_triton(args: list[str]) -> None:
     assert run.stdout.splitlines()[-1] == "[]" and run.stderr == ""
 
 
+def test_a_command_imports_nothing_that_only_others_need() -> None:
+    """`autotuned run` precedes each start of a program."""
+    others = ("configfiles.lookup", "offline.report", "resolve.explain", "binaries")
+    code = (
+        "import sys, autotuned.cli.main\n"
+        f"print([name for name in sys.modules if name.removeprefix('autotuned.').startswith({others})])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
 def test_help_and_version_have_short_names() -> None:
     assert _run("-V").stdout == _run("--version").stdout
     assert _run("-h").stdout == _run("--help").stdout

@@ -1,7 +1,9 @@
 """Source is what Triton compiles: its own text, where that was replaced, and what its decorator was told."""
 
+import ast
 import itertools
 import random
+import tokenize
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -87,6 +89,38 @@ def test_the_type_that_an_annotation_names_counts(load: Load) -> None:
     found = {fingerprint(load("kern", kern=f"{text}\nTYPE = 0\n".replace("SCALE =", f"TYPE = tl.{kind}\nSCALE =")
              .replace("\nTYPE = 0\n", "")).kernel) for kind in ("int32", "int64")}  # fmt: skip
     assert len(found) == 2
+
+
+LONG = KERNEL.replace(
+    "def kernel(x_ptr, n, BLOCK: tl.constexpr):", "def kernel(\n    x_ptr, n,\n    BLOCK: tl.constexpr,\n):"
+)
+
+
+@pytest.mark.parametrize("source", [KERNEL, LONG], ids=["one line", "a signature of several lines"])
+def test_each_text_is_tokenized_and_parsed_once(load: Load, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes milliseconds for a long kernel, which the first call of a process would wait for."""
+    module, seen = load("kern", kern=source), {"tokens": 0, "trees": 0}
+    tokens, parse = tokenize.generate_tokens, ast.parse
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*args: Any, **kwargs: Any) -> Any:
+            seen[name] += 1
+            return function(*args, **kwargs)
+
+        return count
+
+    monkeypatch.setattr(tokenize, "generate_tokens", counted("tokens", tokens))
+    monkeypatch.setattr(ast, "parse", counted("trees", parse))
+    fingerprint(module.kernel)
+    assert seen == {"tokens": 3, "trees": 3}  # the kernel and what it calls
+
+
+@pytest.mark.parametrize("text", ["", "\n", "    return leaf(x) + SCALE\n", "def helper(x):\n    return x\n"])
+def test_a_text_that_is_not_the_whole_source_is_taken_as_it_is(load: Load, text: str) -> None:
+    module = load("kern", kern=KERNEL)
+    before = fingerprint(module.helper)
+    module.helper._unsafe_update_src(text)
+    assert fingerprint(module.helper) != before
 
 
 # What may be written in place of something else: some of it changes what is compiled, some of it does not.

@@ -1,5 +1,7 @@
 """Triton as decorating and keys see it, against the real one."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -58,3 +60,25 @@ def test_the_current_device_is_asked_of_whoever_replaced_torchs_function(monkeyp
         assert kernel.current_device() == 3
     driver._active = object()
     assert kernel.current_device() == 7
+
+
+LOOK = """
+import sys
+from triton.runtime.jit import JITFunction
+from autotuned.triton_compat import kernel
+
+def double(x_ptr):
+    pass
+
+before = "triton.runtime.interpreter" in sys.modules
+assert not kernel.is_interpreted(JITFunction(double))
+assert ("triton.runtime.interpreter" in sys.modules) == before
+from triton.runtime.interpreter import InterpretedFunction
+assert kernel.is_interpreted(InterpretedFunction(double)) and not kernel.is_interpreted(JITFunction(double))
+"""
+
+
+def test_whether_a_kernel_is_interpreted_is_found_without_importing_the_interpreter(tmp_path):
+    """The import takes some 4 ms of a process's first call."""
+    (tmp_path / "look.py").write_text(LOOK)
+    subprocess.run([sys.executable, str(tmp_path / "look.py")], check=True, timeout=120)
