@@ -8,12 +8,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
 from autotuned import env
-from autotuned._startup import renewed
+from autotuned._startup import later, renewed
 from autotuned.api.decorator import measured_by
 from autotuned.api.tuned import Decoration, Tuned
 from autotuned.dropin import seeded, stock_tuner
@@ -21,8 +21,7 @@ from autotuned.errors import AutotunedError, DecorationError, EncodingError, Not
 from autotuned.key.key import KeySpec
 from autotuned.key.reach import python_function
 from autotuned.key.source_text import codes
-from autotuned.resolve import explain, sealing
-from autotuned.resolve.explain import Explanation
+from autotuned.resolve import sealing
 from autotuned.resolve.request import Options, Question
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import benchmark
@@ -31,6 +30,12 @@ from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
 from autotuned.tunable.call import Hooks, Names
 from autotuned.tunable.kernel import TunableKernel
+
+if TYPE_CHECKING:
+    from autotuned.resolve import explain
+    from autotuned.resolve.explain import Explanation
+else:
+    explain = later("resolve.explain")
 
 log = logging.getLogger("autotuned")
 _PATIENCE = 16  # this many misses are tolerated before hits are weighed against them

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from autotuned._startup import later
 from autotuned.errors import ConfigError, SealedError
-from autotuned.resolve import explain
 from autotuned.resolve.request import Question, is_sealed
 from autotuned.search import failures
 from autotuned.store.choice import Candidates, Choice, Live, Origin
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call
 from autotuned.tunable.tunable import Tunable
+
+if TYPE_CHECKING:
+    from autotuned.resolve import explain
+else:
+    explain = later("resolve.explain")
 
 log = logging.getLogger("autotuned")
 
