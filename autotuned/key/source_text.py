@@ -70,16 +70,18 @@ def code_of(body: Body) -> CodeType:
 
 
 def _is_as_defined(function: FunctionType, written: str) -> bool:
-    return _is_verbatim(function, written) or " ".join(_tokens(written)) == text(Body(function))
+    same = _tree_of_own(function, written) is not None  # comparing tokens takes longer
+    return same or " ".join(_tokens(written)) == text(Body(function))
 
 
-def _is_verbatim(function: FunctionType, written: str) -> bool:
-    """Whether a text is the function's own source without decorators; no tokens are compared, which takes longer."""
+def _tree_of_own(function: FunctionType, written: str) -> ast.Module | None:
+    """The tree of the function's own source, if a text is just that, but for decorators."""
     try:
-        source, _ = _own(Body(function))
+        source, found = _own(Body(function))
     except (OSError, TypeError):
-        return False
-    return source.rstrip().endswith(written.rstrip())
+        return None
+    lines_before = found.body[0].lineno - 1 if found is not None else 0
+    return found if source.split("\n", lines_before)[-1].rstrip() == written.rstrip() else None
 
 
 def _own(body: Body) -> tuple[str, ast.Module | None]:
@@ -142,7 +144,7 @@ def _block(lines: list[str]) -> tuple[str, ast.Module] | None:
     """
     width = len(lines[0]) - len(lines[0].lstrip())
     head = next((n for n, line in enumerate(lines) if line.lstrip().startswith(("def ", "async "))), 0)  # no decorator
-    ends = (n for n, line in enumerate(lines) if n > head and _begins(line) and not line[: width + 1].isspace())
+    ends = (n for n, line in enumerate(lines) if n > head and _is_code(line) and not line[: width + 1].isspace())
     for end in itertools.chain(itertools.islice(ends, 16), [len(lines)]):
         while end > 1 and not _is_code(lines[end - 1]):
             end -= 1
@@ -192,11 +194,6 @@ def _unhash(error: BaseException) -> None:
 def _is_code(line: str) -> bool:
     """Whether a line is neither blank nor a comment; a wrong answer inside a string is harmless."""
     return line.lstrip()[:1] not in ("", "#")
-
-
-def _begins(line: str) -> bool:
-    """Whether a statement may begin with this line."""
-    return line.lstrip()[:1] not in ("", "#", ")", "]", "}")
 
 
 def _lambda_source(function: FunctionType) -> str | None:
@@ -303,9 +300,9 @@ def tree(body: Body) -> ast.AST:
     try:
         if body.function.__code__.co_name == "<lambda>" and body.written is None:
             return _parse(f"({_lambda_source(body.function) or 0})")
-        is_own = body.written and _is_verbatim(body.function, body.written)
-        lines, found = _own(Body(body.function) if is_own else body)
-        parsed = found or _parse(lines)
+        own = _tree_of_own(body.function, body.written) if body.written else None
+        lines, found = _own(body)
+        parsed = own or found or _parse(lines)
     except (OSError, TypeError, SyntaxError):
         return ast.Module([], [])
     for node in parsed.body:

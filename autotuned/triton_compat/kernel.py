@@ -65,8 +65,9 @@ def is_tuner(layer: object) -> bool:
 
 def is_interpreted(kernel: Any) -> bool:
     """Whether Triton interprets this kernel on the CPU; fixed at decoration."""
-    interpreter = sys.modules.get("triton.runtime.interpreter")  # imported only where something is interpreted
-    return interpreter is not None and isinstance(innermost(kernel), interpreter.InterpretedFunction)
+    inner, interpreter = innermost(kernel), sys.modules.get("triton.runtime.interpreter")
+    interpreted = getattr(interpreter, "InterpretedFunction", None)  # not there: nothing is interpreted, or not yet
+    return interpreted is not None and isinstance(inner, interpreted)
 
 
 def is_plain_jit(kernel: Any) -> bool:

@@ -5,6 +5,7 @@ import itertools
 import random
 import tokenize
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -96,8 +97,12 @@ LONG = KERNEL.replace(
 )
 
 
-@pytest.mark.parametrize("source", [KERNEL, LONG], ids=["one line", "a signature of several lines"])
-def test_each_text_is_tokenized_and_parsed_once(load: Load, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("source", "trees"), [(KERNEL, 3), (LONG, 4)], ids=["one line", "a signature of several lines, tried by itself"]
+)
+def test_each_text_is_tokenized_and_parsed_once(
+    load: Load, source: str, trees: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each takes milliseconds for a long kernel, which the first call of a process would wait for."""
     module, seen = load("kern", kern=source), {"tokens": 0, "trees": 0}
     tokens, parse = tokenize.generate_tokens, ast.parse
@@ -112,7 +117,7 @@ def test_each_text_is_tokenized_and_parsed_once(load: Load, source: str, monkeyp
     monkeypatch.setattr(tokenize, "generate_tokens", counted("tokens", tokens))
     monkeypatch.setattr(ast, "parse", counted("trees", parse))
     fingerprint(module.kernel)
-    assert seen == {"tokens": 3, "trees": 3}  # the kernel and what it calls
+    assert seen == {"tokens": 3, "trees": trees}  # the kernel and what it calls
 
 
 @pytest.mark.parametrize("text", ["", "\n", "    return leaf(x) + SCALE\n", "def helper(x):\n    return x\n"])
@@ -162,3 +167,37 @@ def test_where_tritons_key_changes_by_more_than_the_line_number_ours_does(load: 
 def _layout_only(text: str) -> bool:
     """Triton's key sees comments and blank lines, which no compiler does."""
     return any(edit in text for edit in ("x  *  1.5", "# again", "n)\n\n    tl.store"))
+
+
+NESTED = """import triton
+from triton.runtime.jit import JITFunction as jit
+
+A = 1
+B = 2
+
+
+@jit
+def outer(x):
+    B = 1
+    def inner(x):
+        return x * B
+"""
+
+
+def test_a_text_that_ends_the_source_reads_globals_which_the_source_sets(load: Load) -> None:
+    """The text of `inner` is the end of `outer`'s, where B is a local variable."""
+    module = load("kern", kern=NESTED)
+    module.outer._unsafe_update_src("def inner(x):\n        return x * B\n")
+    before = fingerprint(module.outer)
+    module.B = 3
+    assert fingerprint(module.outer) != before
+
+
+def test_the_function_of_a_kernel_is_read_again_when_its_file_has_changed(load: Load, tmp_path: Path) -> None:
+    module = load("kern", kern=KERNEL)
+    fingerprint(module.kernel)
+    before = fingerprint(module.kernel.fn)
+    file = Path(module.__file__ or "")
+    fingerprint(module.kernel)
+    file.write_text(file.read_text().replace("helper(x) * 2", "helper(x) * 222"))
+    assert fingerprint(module.kernel.fn) != before

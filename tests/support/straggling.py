@@ -1,6 +1,7 @@
 """Races in which one config compiles until the test lets it go, and what stands for a new process."""
 
 import threading
+from contextlib import contextmanager
 
 import pytest
 import triton
@@ -35,6 +36,14 @@ class Held:
         """From now on races wait for it, however slow this machine is."""
         self.monkeypatch.setattr(stragglers, "LEAST_S", 60.0)
         self.released.set()
+
+    @contextmanager
+    def let_go_meanwhile(self):
+        """Let it go half a second after the block has begun, which ends no sooner."""
+        timer = threading.Timer(0.5, self.let_go)
+        timer.start()
+        yield
+        timer.join()
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_the_current_device_is_asked_of_whoever_replaced_torchs_function(monkeyp
 
 
 LOOK = """
-import sys
+import sys, types
 from triton.runtime.jit import JITFunction
 from autotuned.triton_compat import kernel
 
@@ -71,6 +71,12 @@ def double(x_ptr):
     pass
 
 before = "triton.runtime.interpreter" in sys.modules
+there = sys.modules.get("triton.runtime.interpreter")
+sys.modules["triton.runtime.interpreter"] = types.ModuleType("of which another thread has imported nothing yet")
+assert not kernel.is_interpreted(JITFunction(double))
+del sys.modules["triton.runtime.interpreter"]
+if there is not None:
+    sys.modules["triton.runtime.interpreter"] = there
 assert not kernel.is_interpreted(JITFunction(double))
 assert ("triton.runtime.interpreter" in sys.modules) == before
 from triton.runtime.interpreter import InterpretedFunction

@@ -162,8 +162,8 @@ def test_a_launch_that_fails_after_the_race_changes_nothing(bench, x, held, repl
 def test_it_is_waited_for_if_only_it_can_run(bench, x, held, replace, monkeypatch):
     kernel = tuner_in_a_new_process(bench, replace=replace)
     refuse(monkeypatch, lambda arguments: arguments.get("BLOCK") in (32, 64))
-    threading.Timer(0.5, held.let_go).start()
-    kernel[(4,)](x, 100)
+    with held.let_go_meanwhile():
+        kernel[(4,)](x, 100)
     assert kernel.best_config is CONFIGS[0]
 
 
@@ -296,6 +296,6 @@ def test_of_many_configs_a_quarter_may_be_left(bench, x, held, workers, monkeypa
         assert (kernel.best_config.kwargs["BLOCK"], 16 in bench.calls) == (32, False)
         held.let_go()
         await_drop(kernel)
-    threading.Timer(0.5, held.let_go).start()
-    kernel[(4,)](x, 100)
+    with held.let_go_meanwhile():
+        kernel[(4,)](x, 100)
     assert (kernel.best_config.kwargs["BLOCK"], 16 in bench.calls) == (16, True)
