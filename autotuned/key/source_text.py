@@ -60,7 +60,7 @@ def code_of(body: Body) -> CodeType:
     """The code whose names the function looks up, compiled from the replaced text if there is one."""
     function: FunctionType = body.function
     written = body.written
-    if written is None or _is_as_defined(function, written):
+    if written is None or not written.strip() or _is_as_defined(function, written):
         return function.__code__
     try:
         compiled = compile(written, function.__code__.co_filename, "exec", dont_inherit=True)
