@@ -75,13 +75,15 @@ def _is_as_defined(function: FunctionType, written: str) -> bool:
 
 
 def _tree_of_own(function: FunctionType, written: str) -> ast.Module | None:
-    """The tree of the function's own source, if a text is just that, but for decorators."""
+    """The syntax tree of the function's own source, if `written` equals that source without its decorators."""
     try:
         source, found = _own(Body(function))
     except (OSError, TypeError):
         return None
-    lines_before = found.body[0].lineno - 1 if found is not None else 0
-    return found if source.split("\n", lines_before)[-1].rstrip() == written.rstrip() else None
+    if found is None:
+        return None
+    decorators = found.body[0].lineno - 1  # lines
+    return found if source.split("\n", decorators)[-1].rstrip() == written.rstrip() else None
 
 
 def _own(body: Body) -> tuple[str, ast.Module | None]:

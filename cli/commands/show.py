@@ -80,13 +80,12 @@ def _own_last(name: str, found: list[Stored]) -> tuple[list[Stored], list[Stored
 
 def _json(one: Stored) -> dict[str, Json]:
     record = one.record
+    timings = [{**timing.to_json(), "config": dict(timing.config)} for timing in _sorted(record)] if record else None
     return {
         **one.to_json(),
         "key": one.key.to_json(),
         "conditions": one.conditions.to_json() if one.conditions is not None else None,
-        "timings": [{**timing.to_json(), "config": dict(timing.config)} for timing in _sorted(record)]
-        if record
-        else None,
+        "timings": timings,
         "provenance": dict(record.provenance) if record else None,
     }
 

@@ -42,8 +42,10 @@ class Held:
         """Let it go half a second after the block has begun, which ends no sooner."""
         timer = threading.Timer(0.5, self.let_go)
         timer.start()
-        yield
-        timer.join()
+        try:
+            yield
+        finally:
+            timer.join()
 
 
 @pytest.fixture

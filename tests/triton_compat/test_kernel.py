@@ -72,7 +72,7 @@ def double(x_ptr):
 
 before = "triton.runtime.interpreter" in sys.modules
 there = sys.modules.get("triton.runtime.interpreter")
-sys.modules["triton.runtime.interpreter"] = types.ModuleType("of which another thread has imported nothing yet")
+sys.modules["triton.runtime.interpreter"] = types.ModuleType("interpreter")  # another thread has begun to import it
 assert not kernel.is_interpreted(JITFunction(double))
 del sys.modules["triton.runtime.interpreter"]
 if there is not None:
