@@ -41,7 +41,10 @@ def _install(kind: str) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds Triton as usual, and makes its loader call `install` when done."""
+    """Finds Triton as usual, and makes its loader call `install` when done.
+
+    It stays until then: programs may look Triton up without importing it, as torch 2.13 for CUDA does.
+    """
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -49,7 +52,6 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         if name != "triton":
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         loader: Any = spec and spec.loader
         if loader is not None:
@@ -58,7 +60,9 @@ class _Finder(importlib.abc.MetaPathFinder):
             def exec_module(module: ModuleType) -> None:
                 del loader.exec_module  # restore the loader
                 run(module)
-                _install(self._kind)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    _install(self._kind)
 
             loader.exec_module = exec_module
         return spec

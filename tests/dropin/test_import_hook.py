@@ -17,6 +17,19 @@ run = triton.runtime.autotuner.Autotuner.run
 print("wrapped" if hasattr(run, "in_front_of") else "plain", triton.autotune.__module__, type(triton.__loader__).__name__)
 """
 
+FAILED = """
+import sys
+sys.modules["triton.runtime"] = None  # as a module that cannot be imported
+try:
+    import triton
+except ImportError:
+    del sys.modules["triton.runtime"]
+else:
+    raise AssertionError("imported")
+for name in [name for name in sys.modules if name.split(".")[0] == "triton"]:
+    del sys.modules[name]
+"""
+
 
 def run(*command, path=(), env=None, cwd=None):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), **(env or {})}
@@ -43,6 +56,18 @@ def test_a_program_is_seeded(app):
 def test_a_program_is_replaced(app):
     code, out, err = autotuned_run("--replace", "--", sys.executable, app)
     assert (code, out) == (0, "wrapped autotuned.dropin.replaced SourceFileLoader\n"), err
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["import importlib.util; importlib.util.find_spec('triton'); importlib.util.find_spec('triton')", FAILED],
+    ids=["looked up", "failed"],
+)
+def test_a_program_that_does_not_import_triton_at_its_first_try_is_seeded(tmp_path, first):
+    file = tmp_path / "app.py"
+    file.write_text(first + APP)
+    code, out, err = autotuned_run("--", sys.executable, str(file))
+    assert (code, out) == (0, "wrapped triton.runtime.autotuner SourceFileLoader\n"), err
 
 
 @pytest.mark.parametrize("more", [[], ["--replace"]], ids=["seeded", "replaced"])
