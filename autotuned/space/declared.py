@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -47,7 +48,7 @@ class Declaration:
         self.space, self._wanted, self._options, self._kernel = space, wanted, options, kernel
         self._unused: list[Any] = [wanted]  # the user's object serves the first search, copies the others
         self._pristine = _copied(wanted)
-        self._known: dict[Any, Members] = {}
+        self._known: dict[str, Members] = {}  # by the arguments that constraints read, as text
 
     def reads(self, arguments: Iterable[str]) -> set[str]:
         """The arguments that constraints read."""
@@ -62,17 +63,17 @@ class Declaration:
             SpaceError: A constraint names something unknown, leaves nothing or raises.
         """
         read = {name: arguments[name] for name in sorted(self.reads(arguments))}
-        if not all(type(value) in (int, str, bool, float, type(None)) for value in read.values()):
+        has_text = all(type(value) in (int, str, bool, float, type(None)) for value in read.values())
+        text = repr(read) if has_text else ""
+        found = self._known.get(text)
+        if found is None:
             found = self.space.members(arguments, self._options)
-            found.under = f"{self._digest} "
-            return found
-        text = repr(read)
-        if text not in self._known:
-            if len(self._known) >= KEPT:
-                self._known.pop(next(iter(self._known)))
-            self._known[text] = self.space.members(arguments, self._options)
-            self._known[text].under = f"{self._digest} {text}"
-        return self._known[text]
+            found.under = f"{self._digest} {text}"
+            if has_text:
+                while len(self._known) >= KEPT:
+                    self._known.pop(list(self._known)[0], None)  # not `iter`: other threads add and remove spaces
+                self._known[text] = found
+        return found
 
     @cached_property
     def _digest(self) -> str:
@@ -108,7 +109,7 @@ class Declaration:
             return strategy(self._wanted, members, 0, prior)  # type: ignore[arg-type]  # checked
         if not _is_strategy(self._wanted):
             return self._wanted(members)
-        if self._unused:
+        with suppress(IndexError):  # taken, perhaps by another thread
             return self._unused.pop()
         if self._pristine is None:
             raise DecorationError(
