@@ -102,6 +102,8 @@ def fit(table: Table, within: float, most: int | None = None, among: Iterable[st
     empty = Fit(table, within, names, chosen, None, np.zeros(len(table), dtype=int), nothing, nothing)
     if not table.names:
         return replace(empty, why_not="all calls have the same sizes")
+    if not names:
+        return replace(empty, why_not=f"none of the given configs is within {within:.1%} of the best for a call")
     if len(table) < CALLS:
         return replace(empty, why_not=f"expected {CALLS} calls or more, got {len(table)}")
     features = tree.Features(table.names, table.sizes, table.processors)
@@ -167,7 +169,8 @@ class _Trial:
         """
         losses = self._choosable[rows]
         few = cover.greedy(losses, self._within, self._most) if fewest is None else fewest
-        return sorted({*few, *(cover.greedy(losses, self._within / 2) if self._most is None else ())})
+        found = sorted({*few, *(cover.greedy(losses, self._within / 2) if self._most is None else ())})
+        return found or [int(np.argmin(tree.costs(losses).mean(axis=0)))]  # none holds one of these calls
 
     def grow(self, rows: np.ndarray, configs: Sequence[int], most: int, predicts: bool | None = None) -> tree.Growth:
         """Fit a tree to some calls with some of the configs, and with formulas if `predicts`."""
