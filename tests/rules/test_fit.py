@@ -181,7 +181,7 @@ def test_calls_of_one_shape_give_no_rule():
     ("among", "why_not"),
     [
         pytest.param(0, "none of its leaves has a bound within 5.0%", id="held in one band only"),
-        pytest.param(None, "none of the given configs is within 5.0% of the best for a call", id="never measured"),
+        pytest.param(None, "none of the chosen configs is within 5.0% of any best time", id="never measured"),
     ],
 )
 def test_given_configs_that_hold_few_calls_give_no_rule(among, why_not):

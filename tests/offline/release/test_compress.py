@@ -100,7 +100,7 @@ def test_under_a_limit_a_dtype_may_have_been_measured_with_other_configs(tmp_pat
     result = files(tmp_path, max_configs=1)
     [kernel] = result.kernels
     assert (kernel.calls, kernel.configs, len(result.left)) == (110, (form(RAGGED),), 30)
-    assert "none of the given configs is within 5.0% of the best for a call" in [one.why_not for one in kernel.fits]
+    assert any("none of the chosen configs is within 5.0%" in one.why_not for one in kernel.fits)
 
 
 def test_calls_without_times_are_named_and_never_guessed(tmp_path):
