@@ -136,7 +136,7 @@ class _Batches:
             return []
         fresh = {name: one for name, one in (self._asked({}, room) or {}).items() if name not in self._batch}
         self._batch |= fresh
-        self._configs |= fresh  # the job's
+        self._configs |= fresh  # which the running search reads
         return list(fresh)
 
     def _patience(self) -> int:

@@ -41,7 +41,7 @@ def run(job: Job, outcome: Outcome) -> None:
         DeviceLostError: A config left the device in an error state, or it was in one before.
         OutOfMemoryError: Not enough free memory to search now.
         CheckError: The reference raises, or disagrees with most configs.
-        SealedError: A seal that began meanwhile forbids to compile the rest.
+        SealedError: A seal that began meanwhile forbids compiling the rest.
         Exception: The error that every config raised, if it is the same one: then it is the user's bug, not a config's.
     """
     search = _Search(job, outcome)
@@ -134,14 +134,14 @@ class _Search:
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
         wanted = [self._wanted(trial) for trial in self.board.open()]
-        met = set[str]()  # since `more` was asked
+        fresh = set[str]()  # configs launched since `more` was asked
         slow = Waiting(self._job.tunable.name)
 
         def more() -> list[Wanted]:
             if self._sampling.is_late or self._job.more is None:
                 return []
-            news = {name: timing for name, timing in self.board.found().items() if name in met}
-            met.clear()
+            news = {name: timing for name, timing in self.board.found().items() if name in fresh}
+            fresh.clear()
             added = self.board.extend(self._job.more(news, len(waiting)), self._guard.prepare)
             opened = [trial for trial in added if trial.error is None]
             waiting.update(trial.index for trial in opened)
@@ -158,7 +158,7 @@ class _Search:
             for ready in stream:
                 waiting.discard(ready.wanted.index)
                 self._meet(ready)
-                met.add(ready.wanted.identity)
+                fresh.add(ready.wanted.identity)
         for index in waiting:
             self.board.trial(index).error = ""  # not tried, so omitted from the timings
 
@@ -262,8 +262,7 @@ class _Search:
     def _first(self) -> Trial:
         """The first config of the list that runs, in this search or launched again from an earlier one."""
         if self._stands_first is None:
-            found = filter(None, map(self._running, self._job.configs))
-            self._stands_first = next(found)
+            self._stands_first = next(filter(None, map(self._running, self._job.configs)))
         return self._stands_first
 
     def _running(self, identity: str) -> Trial | None:

@@ -193,10 +193,9 @@ class Board:
         """Timings of duplicates: the measured config's, under their own identity."""
         found = {}
         for index, first in self.duplicates.items():
-            form = self._job.form(self._identities[index])
             if not first.error and not first.samples_us:
                 continue
-            timing = self.timing(first)
+            form, timing = self._job.form(self._identities[index]), self.timing(first)
             text = f"the same binary as {self.label(first)}" + f": {timing.error}" * bool(timing.error)
             status = "same" if timing.status == "ok" else timing.status
             found[self._identities[index]] = timing.replace(config=form, status=status, error=text)
@@ -259,8 +258,8 @@ class Board:
         """Report progress to the observer."""
         if self._job.observer is None:
             return
-        measured = [trial for trial in self.trials if trial.samples_us and not trial.error]
-        lead = min(measured, key=lambda trial: trial.median_us, default=None)
+        measured = [one for one in self.trials if one.samples_us and not one.error]
+        lead = min(measured, key=lambda one: one.median_us, default=None)
         self._job.observer(Progress(
             self._job.tunable.name, self.launched, len(self.trials), self.label(trial),
             self.label(lead) if lead else None, lead.median_us if lead else None, stage, self.identity(trial),

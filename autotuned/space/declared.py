@@ -149,17 +149,17 @@ class Declared(Live):
 
     def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
         """Whether this call allows more members than any call behind a record."""
-        most, under = widest(provenance)
+        most, under = _widest(provenance)
         is_alike = under == self.members.under and not under.endswith(" ")  # " ": the arguments have no text
         return most > 0 and not is_alike and most * WIDER < self.members.about
 
     def is_declared_as(self, provenance: Mapping[str, Any]) -> bool:
         """Whether a record's space has the same declaration, even if for another call."""
-        return widest(provenance)[1].split(" ")[0] == self.members.under.split(" ")[0]
+        return _widest(provenance)[1].split(" ")[0] == self.members.under.split(" ")[0]
 
     def widest(self, earlier: Mapping[str, Any]) -> dict[str, Json]:
-        """The `widest` of the record's calls and this one, as written to the record."""
-        most, under = widest(earlier)
+        """The call with the most members, of the record's calls and this one, as written to the record."""
+        most, under = _widest(earlier)
         if most > self.members.about and self.is_declared_as(earlier):
             return {"widest": most, "under": under}
         return {"widest": self.members.about, "under": self.members.under}
@@ -226,7 +226,7 @@ class Declared(Live):
         return config if self.members.holds(point) and self._identity(config) == identity else None
 
 
-def widest(provenance: Mapping[str, Any]) -> tuple[int, str]:
+def _widest(provenance: Mapping[str, Any]) -> tuple[int, str]:
     """The most members of any call behind a record (0 if unknown), and that call's `Members.under`."""
     searched = provenance.get("space")
     searched = searched if isinstance(searched, dict) else {}

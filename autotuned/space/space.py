@@ -12,6 +12,8 @@ from autotuned.space.members import Members, indices, key_of
 from autotuned.space.parts import Point
 from autotuned.tunable.configs import OPTIONS, is_config
 
+MOST_VALUES = 10_000  # per parameter
+
 
 class Space:
     """All combinations of parameter values that constraints allow; given as `configs=`.
@@ -92,7 +94,7 @@ def _values(name: Any, given: Any) -> tuple[Any, ...]:
 
 
 def _values_of(config: Any, parameters: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Values that a config sets, without launch options that are at their default and not in the space."""
+    """Values that a config sets, without launch options outside the space that are at their default."""
     usual = {**OPTIONS, "pre_hook": None}
     options = {name: getattr(config, name, default) for name, default in usual.items()}
     kept = {name: value for name, value in options.items() if name in parameters or value != usual[name]}
@@ -120,6 +122,3 @@ def _first(given: Any, parameters: Mapping[str, Sequence[Any]]) -> Point:
                 "them.",
             )
     return tuple(places[key_of(values[name])] for name, places in known.items())
-
-
-MOST_VALUES = 10_000  # per parameter

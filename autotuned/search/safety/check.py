@@ -301,6 +301,6 @@ def is_all_nan(tensor: Any) -> bool:
     return bool(_library_of(tensor).isnan(_wide(tensor, str(tensor.dtype))).all())
 
 
-def _mean(values: Any, math: Any) -> Any:
-    finite = values[math.isfinite(values)]
+def _mean(values: Any, library: Any) -> Any:
+    finite = values[library.isfinite(values)]
     return finite.mean() if len(finite) and "int" not in str(values.dtype) else 0
