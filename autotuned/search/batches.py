@@ -1,4 +1,4 @@
-"""A search in batches: a strategy asks for configs, each batch races the best so far, and the strategy is told.
+"""A search in batches: a strategy asks for configs, they race the best so far, and the strategy learns their times.
 
 If the strategy can be asked ahead, a batch grows while it is compiled, so that nothing waits for the slowest config.
 """
@@ -38,7 +38,7 @@ class Source:
     strategy: AskTell
     admit: Callable[[Iterable[Any]], Mapping[str, Any]]  # returns the configs that the call may use, by identity
     size: str  # number of configs, as text
-    says: Callable[[], Mapping[str, Json]] = dict  # more facts for the record, such as the importance of parameters
+    says: Callable[[], Mapping[str, Json]] = dict  # returns facts for the record, such as parameters' importance
 
 
 def run(job: Job, outcome: Outcome, source: Source) -> None:
@@ -113,7 +113,7 @@ class _Batches:
         return {**waiting, **{name: config for name, config in admitted.items() if name not in self._known}}
 
     def _begin(self, fresh: Mapping[str, Any], budget_s: float) -> None:
-        """Begin a batch; it grows only so far that the search still ends as it would with fixed batches."""
+        """Begin a batch; limits its growth, so that the search ends when it would with batches of one size."""
         self._raced, self._batch = True, dict(fresh)
         self._configs.update(fresh)
         self._until_s = time.perf_counter() + SHARE * budget_s

@@ -43,7 +43,7 @@ class Reason(Enum):
 
 
 class Exclusion(NamedTuple):
-    """The reason, and its text in the record."""
+    """Why a config is skipped, and the text for the record."""
 
     reason: Reason
     words: str
@@ -120,7 +120,7 @@ class SharedMemory:
                 self._needs.setdefault(_group(config), {})[config.num_stages] = need
 
     def refuse(self, config: Any) -> None:
-        """Raise if a config certainly needs too much; not for the back end's own number of stages.
+        """Raise if a config certainly needs too much; a config without a number of stages is not judged.
 
         Raises:
             OutOfResources: Triton's own error, saying that it was predicted.

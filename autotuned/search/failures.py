@@ -1,4 +1,4 @@
-"""What the failure of a config means, and the errors of a search."""
+"""Tells the failures of configs apart, and makes the errors of a search."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_ROOM = ("out of memory", "can't allocate memory", "cannot allocate memory", 
 
 
 def describe(error: Exception) -> str:
-    """Type and text of an exception, kept in its place: its traceback would keep the caller's tensors alive."""
+    """Type and text of an exception, to keep instead of it: its traceback would keep the caller's tensors alive."""
     return str(error) if isinstance(error, LeftOutError) else f"{type(error).__name__}: {error}"
 
 
@@ -91,8 +91,8 @@ def no_room_for(kernel: str) -> Iterator[None]:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether an error is not the config's: full memory, a timeout, a cancelled compilation, a seal, or a CUDA call
-    forbidden while another thread captures a graph in mode "global".
+    """Whether an error says nothing about the config: full memory, a timeout, a cancelled compilation, a seal, or a
+    CUDA call that is forbidden while another thread captures a graph in mode "global".
     """
     if isinstance(error, (TimeoutError, SealedError)) or type(error).__name__ in ("TimeoutExpired", "CancelledError"):
         return True

@@ -1,4 +1,4 @@
-"""The trials of a search: which are open, which share a binary, their timings, and how to time a whole call."""
+"""The trials of a search: which are open, which share a binary, their timings; and the launch of a whole call."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Board:
         return list(self.found().values())
 
     def found(self) -> dict[str, Timing]:
-        """The same, by identity."""
+        """The same timings by identity."""
         found = {identity: self._judged(identity, timing) for identity, timing in self._job.known.items()}
         for trial in self.trials:
             if trial.index not in self.duplicates and self._is_worth_telling(trial):

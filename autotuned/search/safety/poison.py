@@ -1,4 +1,4 @@
-"""Which tensors `Check(poison=)` fills before a checked launch, found by trial if the compiled code does not tell."""
+"""Find the tensors that `Check(poison=)` fills before a checked launch: in compiled code, else by trial."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Poison:
     """Poisoned arguments of a search.
 
-    With `poison=True` these are the arguments that are written and not read. Compiled code tells which; otherwise each
+    With `poison=True` these are the arguments that are written and not read. If compiled code does not tell which, each
     floating-point argument is tried. Integers are skipped: they may be indices, and a wild read ends the process.
 
     Args:

@@ -129,8 +129,9 @@ def _across(to: Any, source: Any, limit: int, non_blocking: bool = False) -> Non
 
 
 def _same_bits(view: Any, saved: Any, limit: int = CHUNK_BYTES) -> bool:
-    """Whether two tensors hold the same bits; also False if memory is too short to tell, since restoring once too often
-    is harmless.
+    """Whether two tensors hold the same bits.
+
+    False if memory is too short to compare them: restoring once too often is harmless.
     """
     if not is_torch(view):
         return bool(view.tobytes() == saved.tobytes())
@@ -156,7 +157,7 @@ def _bytes_of(tensor: Any) -> Any:
 
 
 class Known(NamedTuple):
-    """What is known of arguments before the first launch."""
+    """Facts about arguments that are known before the first launch."""
 
     restore: Iterable[str] = ()  # names to restore in any case
     unread: Collection[str] = ()  # names that trials do not read: restored at the end, and by `renew`
@@ -175,7 +176,7 @@ class Protection:
         zero: Names zeroed before each trial.
         watch: Watch every tensor even if `restore` is given; this affects `seen` only.
         on_host: Keep all copies in host memory.
-        also: What is known of some names.
+        also: Facts about some names.
     """
 
     def __init__(
@@ -402,7 +403,7 @@ class Guard:
         self._job.timer.free()  # last: it also releases the memory of the moved copies
         return act()
 
-    # -- what is known -------------------------------------------------------------------------------------------
+    # -- findings ------------------------------------------------------------------------------------------------
 
     @property
     def written(self) -> list[str]:
