@@ -107,6 +107,7 @@ class _Batches:
         if not asked and not waiting:
             return None
         admitted, tell = self._source.admit(asked), self._source.strategy.tell
+        # By text too: an equal config may be known as another object.
         kept = set(map(id, admitted.values())) | set(map(str, admitted.values()))
         tell([(config, None, "left out") for config in asked if kept.isdisjoint((id(config), str(config)))])
         tell([_result(config, self._known[name]) for name, config in admitted.items() if name in self._known])

@@ -56,6 +56,16 @@ def is_memory_error(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _NO_ROOM)
 
 
+@contextmanager
+def suppress_memory_errors() -> Iterator[None]:
+    """Go on after the `with` if memory runs out in it."""
+    try:
+        yield
+    except Exception as error:
+        if not is_memory_error(error):
+            raise
+
+
 def no_room(kernel: str, reason: str) -> OutOfMemoryError:
     """The error of a search that ran out of memory."""
     return OutOfMemoryError(

@@ -342,7 +342,7 @@ class Racing:
             self._guard.prepare()
             place.renew()
 
-        made = self._board.made(self._board.identity(trial), prepare, place.call)
+        made = self._board.made(self._board.identity(trial), place.call, prepare)
         return replace(made, launches=trial.launches)
 
 

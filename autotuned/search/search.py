@@ -62,11 +62,11 @@ class _Search:
         self._job, self._outcome = job, outcome
         self._ahead = CompileStream(job.tunable, job.call, job.journal, job.all_cores)
         self._guard = Guard(job, self._ahead)
-        self.board = Board(job)
+        self.board = Board(job, self._guard.prepare)
         fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.likely)
         if fresh and job.incumbent is not None:  # its old time was taken under other conditions
             fresh.append(job.incumbent)  # last, so that a small budget is spent on new configs
-        self.board.trials += [self.board.made(identity, self._guard.prepare) for identity in fresh]
+        self.board.trials += [self.board.made(identity) for identity in fresh]
         self._comparison: Comparison | None = None
         if job.check:
             self._comparison = Comparison(job, self.board, self._ahead, self._guard, self._launch, self._runs)
@@ -142,7 +142,7 @@ class _Search:
                 return []
             news = {name: timing for name, timing in self.board.found().items() if name in fresh}
             fresh.clear()
-            added = self.board.extend(self._job.more(news, len(waiting)), self._guard.prepare)
+            added = self.board.extend(self._job.more(news, len(waiting)))
             opened = [trial for trial in added if trial.error is None]
             waiting.update(trial.index for trial in opened)
             return [self._wanted(trial) for trial in opened]
@@ -422,7 +422,7 @@ class _Search:
     def _measured(self, identity: str, timing: Timing) -> Trial:
         """A trial with the times of an earlier search; the same object on each call."""
         if identity not in self._recalled:
-            trial = self._recalled[identity] = self.board.made(identity, self._guard.prepare)
+            trial = self._recalled[identity] = self.board.made(identity)
             trial.samples_us = timing.typical_us
         return self._recalled[identity]
 

@@ -15,7 +15,7 @@ from autotuned import env
 from autotuned.gpu import clocks
 from autotuned.gpu.device import INTERPRETER, Device
 from autotuned.search import benchmark
-from autotuned.search.failures import is_memory_error
+from autotuned.search.failures import suppress_memory_errors
 from autotuned.search.trial import Trial
 from autotuned.typed_json import Json
 
@@ -134,12 +134,10 @@ class CudaTimer(Timer):
         wanted = 2 * (getattr(self._torch.cuda.get_device_properties(), "L2_cache_size", 0) or 64 << 20)
         size, buffer = wanted, None
         while buffer is None and size >= self._SMALLEST_FLUSH:
-            try:
+            with suppress_memory_errors():
                 buffer = self._torch.empty(size, dtype=self._torch.int8, device="cuda")
                 self._flush_bytes = size
-            except Exception as error:
-                if not is_memory_error(error):
-                    raise
+            if buffer is None:
                 size //= 2
         self.is_short = buffer is None or size < wanted
         if self.is_short:

@@ -14,7 +14,7 @@ from autotuned.key import memory
 from autotuned.key.key import strides_of
 from autotuned.key.memory import address, bytes_in, elements, is_torch, tensors_in
 from autotuned.launch import bound
-from autotuned.search.failures import is_memory_error
+from autotuned.search.failures import is_memory_error, suppress_memory_errors
 
 if TYPE_CHECKING:
     from autotuned.search.compiling.compile import CompileStream
@@ -63,11 +63,8 @@ def _copy_of(view: Any, on_host: bool) -> Any:
     with torch.inference_mode(view.is_inference()), torch.no_grad():
         if on_host:
             return _to_host(view)
-        try:
+        with suppress_memory_errors():
             return view.clone()
-        except Exception as error:
-            if not is_memory_error(error):
-                raise
         return _to_host(view)  # slower to restore, but the search continues
 
 
@@ -138,13 +135,9 @@ def _same_bits(view: Any, saved: Any, limit: int = CHUNK_BYTES) -> bool:
     import torch
 
     at_last = limit < SMALLEST_CHUNK_BYTES  # then compare in host memory
-    with torch.inference_mode(view.is_inference()), torch.no_grad():
-        try:
-            where, pairs = "cpu" if at_last else saved.device, _parts(view, saved, limit)
-            return all(torch.equal(_bytes_of(part.to(where)), _bytes_of(kept.to(where))) for part, kept in pairs)
-        except Exception as error:
-            if not is_memory_error(error):
-                raise
+    with torch.inference_mode(view.is_inference()), torch.no_grad(), suppress_memory_errors():
+        where, pairs = "cpu" if at_last else saved.device, _parts(view, saved, limit)
+        return all(torch.equal(_bytes_of(part.to(where)), _bytes_of(kept.to(where))) for part, kept in pairs)
     return False if at_last else _same_bits(view, saved, limit // 8)
 
 
@@ -371,11 +364,8 @@ class Guard:
         own = set(job.call.arguments if job.named is None else job.named)
         also = Known(known, self._unread(), set(job.restore or ()) - own)
         make = partial(Protection, job.call.arguments, restore, job.zero, watch, also=also)
-        try:
+        with suppress_memory_errors():
             return make()
-        except Exception as error:
-            if not is_memory_error(error):
-                raise
         self.is_short = True
         job.timer.free()
         return make(on_host=True)
@@ -393,11 +383,8 @@ class Guard:
 
     def with_room(self, act: Callable[[], Result]) -> Result:
         """Call `act`; if memory runs out, free what can be spared and call it again."""
-        try:
+        with suppress_memory_errors():
             return act()
-        except Exception as error:
-            if not is_memory_error(error):
-                raise
         self.is_short = True
         self.protection.move_to_host()
         self._job.timer.free()  # last: it also releases the memory of the moved copies
