@@ -19,7 +19,7 @@ from autotuned.search.exclusions import Reason
 from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
 from autotuned.search.racing import Racing, Sampling
-from autotuned.search.safety import protection
+from autotuned.search.safety import poison, protection
 from autotuned.search.safety.comparison import Comparison
 from autotuned.search.safety.protection import Guard
 from autotuned.search.timers import GivenTimer
@@ -235,7 +235,7 @@ class _Search:
     def _launch(self, trial: Trial, poisoned: Sequence[Any] = ()) -> None:
         self._guard.protection.renew()
         trial.prepare()
-        protection.poison(poisoned)
+        poison.fill(poisoned)
         trial.launch()
         trial.finish()
         self._job.timer.synchronize()

@@ -119,7 +119,7 @@ class Members:
         if self.exact and self.size <= most:
             return self.table(np.arange(self.size))
         if self.exact and self.size < 2**62:
-            return self.table(np.array([source.randrange(self.size) for _ in range(most)]))
+            return self.table(np.array(source.sample(range(self.size), most)))
         return np.array([*{self.draw(source): None for _ in range(min(most, DRAWN))}], np.uint16)
 
     def neighbours(self, point: Sequence[int]) -> Iterator[Point]:

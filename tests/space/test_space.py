@@ -12,6 +12,7 @@ from triton import Config
 from autotuned import Space, pow2s
 from autotuned.errors import SpaceError
 from autotuned.space import parts
+from autotuned.space.members import EXACT_LISTS
 
 
 def tiles(**more):
@@ -101,6 +102,13 @@ def test_a_space_of_a_hundred_million_is_not_listed():
     assert members.exact and members.size == 45 * 10**8
     assert members[members.size - 1] == (8, 9, 9, 9, 9, 9, 9, 9, 9, 9)
     assert members.some(random.Random(0), 100).shape == (100, 10)
+
+
+def test_a_sample_of_a_large_space_has_each_member_once():
+    """A member that was drawn twice stayed a candidate of the guided strategy after it was measured."""
+    members = Space({"a": range(300), "b": range(300)}).members()
+    drawn = [tuple(row) for row in members.some(random.Random(0)).tolist()]
+    assert len(set(drawn)) == len(drawn) == EXACT_LISTS and all(map(members.holds, drawn))
 
 
 def test_what_one_part_cannot_list_is_an_estimate_that_says_so():

@@ -297,31 +297,6 @@ def without_gradients() -> Iterator[None]:
         yield
 
 
-PATTERN = 0x5A  # for integers: a value that kernels are unlikely to leave
-
-
-def poison(tensors: Iterable[Any]) -> None:
-    """Fill tensors with values that no kernel should leave: NaN, a pattern for integers, True for booleans."""
-    for tensor in tensors:
-        dtype = str(tensor.dtype)
-        is_float = "float" in dtype or "complex" in dtype
-        value = math.nan if is_float else True if "bool" in dtype else PATTERN
-        if not is_torch(tensor):
-            tensor[...] = value
-            continue
-        import torch
-
-        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-            _fill(elements(tensor), value)
-
-
-def _fill(view: Any, value: float | int | bool) -> None:
-    try:
-        view.fill_(value)
-    except NotImplementedError:  # torch fills no four-bit dtypes, among others
-        bytes_in(view).fill_(PATTERN)
-
-
 # -- during a search ---------------------------------------------------------------------------------------------------
 
 
