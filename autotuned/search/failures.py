@@ -155,7 +155,7 @@ def _by_resource(reasons: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, li
 
 
 class Backoff:
-    """Growing pauses, counted in calls, before retrying what failed for lack of memory."""
+    """Growing pauses, counted in calls, between tries of something that failed for lack of memory."""
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[int, int]] = {}  # by name: calls left to skip, next pause

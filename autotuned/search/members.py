@@ -31,7 +31,7 @@ class Member:
     sizes: Mapping[str, Json]  # values of the bucketed arguments
     count: int  # how often it was called, if known
     job: Job
-    has_default: bool = False  # whether `default=` gave its untuned config, to which nothing may lose
+    has_default: bool = False  # whether its untuned config is a `default=`, to which no choice may lose
 
 
 def run(members: Sequence[Member], outcome: Outcome, by: str, first: Callable[[Member, Outcome], None]) -> None:
@@ -215,10 +215,10 @@ class _Together:
         scale_us = _mean([best for best in bests if best < math.inf] or [1.0])
         found = []
         for name in dict.fromkeys(name for _, _, times in self._found for name in times):
-            having = [(member, times.get(name), best) for (member, _, times), best in zip(self._found, bests)
+            having = [(member, times, best) for (member, _, times), best in zip(self._found, bests)
                       if name in member.job.configs]  # fmt: skip
-            if having and all(timing is not None for _, timing, _ in having):
-                found.append(self._one([(m, t, best) for m, t, best in having if t is not None], scale_us))
+            if having and all(name in times for _, times, _ in having):
+                found.append(self._one([(member, times[name], best) for member, times, best in having], scale_us))
         return found
 
     def _one(self, having: Sequence[tuple[Member, Timing, float]], scale_us: float) -> Timing:

@@ -128,7 +128,7 @@ def _left(trials: Sequence[Trial], limit: Limit, stays: Trial | None = None, mos
 
 
 def _still(alive: Sequence[Trial], trials: Sequence[Trial]) -> Sequence[Trial]:
-    """Those that race on; if one of them has failed all of them, for others may have left because it was faster."""
+    """The trials that race on; all of them if one has failed, since others may have left because it was faster."""
     return trials if any(trial.error for trial in alive) else alive
 
 
@@ -274,7 +274,7 @@ class _Standing:
     """How trials compare.
 
     Attributes:
-        doubt: Relative standard error of a difference, from the leader's error: that of a trial dropped early is large.
+        doubt: Relative standard error of a difference, from the leader's error: a trial dropped early has a large one.
     """
 
     def __init__(self, trials: Sequence[Trial]) -> None:

@@ -320,7 +320,7 @@ class _Search:
         self._first_error = kept
 
     def _check_device(self, trial: Trial | None = None) -> None:
-        """Raise if the device is lost, by this trial or before the first one."""
+        """Raise if the device is lost, by this trial or, without one, before the search."""
         try:
             self._job.timer.synchronize()
         except Exception as error:
@@ -333,7 +333,7 @@ class _Search:
             raise failures.device_lost(self._job.tunable.name, error, label) from error
 
     def _has_run(self) -> bool:
-        """Whether a config has run, now or before: then nothing is compiled or launched after the deadline."""
+        """Whether a config has run in this search or an earlier one: then the deadline ends compiling and launching."""
         return self._ran > 0 or any(True for _ in self.board.usable())
 
     def _finish_hooks(self, trial: Trial) -> None:
@@ -366,7 +366,7 @@ class _Search:
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
     def _best(self, ran: list[Trial], outcome: Outcome) -> Trial:
-        """The winner of those that ran, checked; what has failed is removed from them."""
+        """The winner of `ran`, checked; trials that failed are removed from the list."""
         while True:
             if any(trial.error for trial in ran):
                 self._overrule(self._earlier)

@@ -263,9 +263,7 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Map
 def _copied(
     arguments: Mapping[str, Any], tensors: Mapping[str, list[Any]], copies: Mapping[str, list[Any]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Copies of the arguments that hold these tensors, with the tensors' copies inside; and why others cannot be
-    copied.
-    """
+    """Copies of the arguments that hold these tensors, with the tensors' copies inside; and why others have none."""
     copied, uncopied = {}, {}
     for name in arguments.keys() & tensors.keys():
         instead = {id(tensor): made for tensor, made in zip(tensors[name], copies[name])}

@@ -1,4 +1,4 @@
-"""Fill what `Check(poison=)` asks for before a checked launch, and find it: in compiled code, else by trial."""
+"""Finds the tensors that `Check(poison=)` covers, in compiled code or else by trial, and fills them."""
 
 from __future__ import annotations
 

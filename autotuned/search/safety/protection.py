@@ -220,7 +220,7 @@ class Protection:
             bound.zero(self._zeroed)
 
     def renew(self) -> None:
-        """Restore what trials do not read: its content is needed now."""
+        """Restore the arguments that trials do not read too: their content is needed now."""
         for snapshot in self._written:
             if snapshot in self._unread:
                 snapshot.restore()
