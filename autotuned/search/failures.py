@@ -38,10 +38,12 @@ def note(error: BaseException, text: str) -> None:
 
 
 def let_go(error: BaseException | None) -> None:
-    """Strip an exception and its causes of frames: Triton 3.6 keeps the exception of a kernel forever."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    """Strip an exception and those that led to it of frames: Triton 3.6 keeps the exception of a kernel forever."""
+    met = [] if error is None else [error]
+    for one in met:  # which grows, but not for ever: `raise error from error` makes a circle
+        one.__traceback__ = None
+        led = (one.__cause__, one.__context__)
+        met += [other for other in led if other is not None and all(other is not known for known in met)]
 
 
 def is_resource_error(error: Exception) -> bool:

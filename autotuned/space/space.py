@@ -35,6 +35,8 @@ class Space:
     def __init__(self, parameters: Mapping[str, Iterable[Any]], *, where: Any = (), first: Iterable[Any] = ()) -> None:
         self.parameters = _checked(parameters)
         self.where = constraints.checked(where, self.parameters)
+        if isinstance(first, (str, Mapping)) or not isinstance(first, Iterable):
+            raise refusal("first", f"expected a list of configs, got {type(first).__name__}. Write first=[...].")
         self.first = tuple(_first(one, self.parameters) for one in first)
 
     def members(self, arguments: Mapping[str, Any] | None = None, options: bool = True) -> Members:

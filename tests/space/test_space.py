@@ -158,6 +158,8 @@ def test_first_are_members_that_are_tried_first():
         (lambda: Space({"A": [1]}, where=[lambda B: B]), r"where\[0\] \(lambda of B\): expected a callable that names a parameter"),
         (lambda: Space({"A": [1]}, where=[eval("lambda A, /: A")]), "given by name"),
         (lambda: Space({"A": [1]}, first=[{"B": 1}]), "first: expected a Config or a dict"),
+        (lambda: Space({"A": [1]}, first={"A": 1}), "first: expected a list of configs, got dict"),
+        (lambda: Space({"A": [1]}, first=Config({"A": 1})), "first: expected a list of configs, got Config"),
         (lambda: Space({"A": [1]}, first=[{"A": 2}]), "first: expected A among its values"),
         (lambda: Space({"A": [1]}, where=[lambda A: A > 3]).members(), r"got none: where\[0\] \(lambda of A\) leaves nothing"),
         (lambda: Space({"A": [0]}, where=[lambda A: 1 / A]).members(), r"where\[0\].*ZeroDivisionError.*for A=0"),
