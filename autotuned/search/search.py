@@ -235,7 +235,8 @@ class _Search:
     def _launch(self, trial: Trial, poisoned: Sequence[Any] = ()) -> None:
         self._guard.protection.renew()
         trial.prepare()
-        poison.fill(poisoned)
+        if poisoned:
+            poison.fill(poisoned)
         trial.launch()
         trial.finish()
         self._job.timer.synchronize()
