@@ -24,7 +24,14 @@ _NO_ROOM = ("out of memory", "can't allocate memory", "cannot allocate memory", 
 
 def describe(error: Exception) -> str:
     """Type and text of an exception, to keep instead of it: its traceback would keep the caller's tensors alive."""
-    return str(error) if isinstance(error, LeftOutError) else f"{type(error).__name__}: {error}"
+    return _text(error) if isinstance(error, LeftOutError) else f"{type(error).__name__}: {_text(error)}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # of the user's class
+        return "<exception str() failed>"  # as in Python's tracebacks
 
 
 def note(error: BaseException, text: str) -> None:
@@ -55,7 +62,7 @@ def is_memory_error(error: BaseException) -> bool:
     """Whether device or host memory ran out, as torch, Triton or the driver say it."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _NO_ROOM)
+    return isinstance(error, RuntimeError) and any(words in _text(error).lower() for words in _NO_ROOM)
 
 
 @contextmanager
@@ -108,14 +115,14 @@ def is_passing(error: Exception) -> bool:
     """
     if isinstance(error, (TimeoutError, SealedError)) or type(error).__name__ in ("TimeoutExpired", "CancelledError"):
         return True
-    return is_memory_error(error) or (isinstance(error, RuntimeError) and "captur" in str(error).lower())
+    return is_memory_error(error) or (isinstance(error, RuntimeError) and "captur" in _text(error).lower())
 
 
 def is_refusal(error: Exception) -> bool:
     """Whether a launch was refused before the kernel ran, because of the config's needs."""
     if type(error).__name__ == "OutOfResources":
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _REFUSALS)
+    return isinstance(error, RuntimeError) and any(words in _text(error).lower() for words in _REFUSALS)
 
 
 def all_failed(kernel: str, failed: Sequence[tuple[str, str]]) -> AllConfigsFailedError:

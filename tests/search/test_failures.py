@@ -33,12 +33,21 @@ def cause_and_context() -> None:
         raise RuntimeError("mine") from cause
 
 
-FAILURES = (own_cause, each_other_s_cause, cause_and_context)
+class Textless(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("message")
+
+
+def without_text() -> None:
+    raise Textless
+
+
+FAILURES = (own_cause, each_other_s_cause, cause_and_context, without_text)
 
 
 @pytest.mark.parametrize("fail", FAILURES)
 def test_all_that_led_to_an_error_lets_go_of_its_frames(fail: Callable[[], None]) -> None:
-    with pytest.raises((ValueError, RuntimeError)) as raised:
+    with pytest.raises((ValueError, RuntimeError, Textless)) as raised:
         fail()
     failures.let_go(raised.value)
     linked = (raised.value, raised.value.__cause__, raised.value.__context__)
