@@ -22,7 +22,7 @@ class Known(NamedTuple):
     """A leaf's loss on left-out calls.
 
     Attributes:
-        loss: With `own` as its bound. `own`: the loss that 95 of 100 calls of the leaf did not exceed, or the worst.
+        loss: Its bound is `own`. `own`: the loss that 95 of 100 calls of the leaf did not exceed, or the worst.
         bound: The estimate of `of_leaves`, not yet corrected.
     """
 

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from autotuned.rules import bounds, cover, folds, tree
-from autotuned.rules.bounds import CALLS, Correction, Known, rounded
+from autotuned.rules.bounds import CALLS, Correction, rounded
 from autotuned.rules.formula import Formula
 from autotuned.rules.rule import Leaf, Loss, Node, Rule, Tree, leaves
 from autotuned.rules.table import Table
@@ -22,6 +22,7 @@ from autotuned.typed_json import Json
 LEAVES = 16  # most leaves of a tree, since people read it
 GAIN, FACTOR = 0.01, 2.0  # a rule must lower the mean loss by this much, or the worst loss by this factor
 NEAR = 2.0  # largest size ratio of the neighbours that it is compared with
+SIMPLER = ("best single config", "best config of each power of two", f"nearest within a factor of {NEAR:g}")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Fit:
 
     Attributes:
         table: The data. `within`: the allowed loss.
-        configs: The configs of its leaves and formulas. `cover`: how they were chosen, by index in `table.configs`.
+        configs: The configs of its leaves and formulas. `cover`: the fewest for all calls, by index in the table.
         tree: None for too few calls, or calls of one shape. `leaf_of`: the index in `leaves` for each call.
         left_out, left_out_across: The loss of each call when left out with its band, and with its combination of the
             other sizes too; NaN if it never was, infinite if its config was not measured.
@@ -102,6 +103,8 @@ def fit(table: Table, within: float, most: int | None = None, among: Iterable[st
     empty = Fit(table, within, names, chosen, None, np.zeros(len(table), dtype=int), nothing, nothing)
     if not table.names:
         return replace(empty, why_not="all calls have the same sizes")
+    if not names:
+        return replace(empty, why_not=f"none of the chosen configs is within {within:.1%} of any best time")
     if len(table) < CALLS:
         return replace(empty, why_not=f"expected {CALLS} calls or more, got {len(table)}")
     features = tree.Features(table.names, table.sizes, table.processors)
@@ -130,8 +133,9 @@ def _bounded(
     kinds = []
     for kind, parts in enumerate((trial.along_grown(), trial.across_grown)):
         correction = trial.correction(parts, losses, kind)
-        known = _corrected(bounds.of_leaves(losses[kind], groups[kind]), correction)
-        kinds.append([known[groups[kind][leaf.all_rows[0]]] for leaf in grown.leaves])
+        known = bounds.of_leaves(losses[kind], groups[kind])
+        ends = [known[groups[kind][leaf.all_rows[0]]] for leaf in grown.leaves]
+        kinds.append([None if correction is None else correction.applied(one) for one in ends])
     return zip(*kinds)
 
 
@@ -167,7 +171,8 @@ class _Trial:
         """
         losses = self._choosable[rows]
         few = cover.greedy(losses, self._within, self._most) if fewest is None else fewest
-        return sorted({*few, *(cover.greedy(losses, self._within / 2) if self._most is None else ())})
+        found = sorted({*few, *(cover.greedy(losses, self._within / 2) if self._most is None else ())})
+        return found or [int(np.argmin(tree.costs(losses).mean(axis=0)))]  # none holds one of these calls
 
     def grow(self, rows: np.ndarray, configs: Sequence[int], most: int, predicts: bool | None = None) -> tree.Growth:
         """Fit a tree to some calls with some of the configs, and with formulas if `predicts`."""
@@ -184,7 +189,7 @@ class _Trial:
         return self._known[key]
 
     def _all_grown(self, predicts: bool) -> list[list[np.ndarray]]:
-        """For each fold, the config of every call by the tree fitted without the fold, with 1, 2, ... leaves."""
+        """For each fold, the configs of all calls by trees of 1, 2, ... leaves fitted without it."""
         return [self.grow(left, self.configs(left), LEAVES, predicts).predicted for _, left in self._along]
 
     def parted(self, grown: tree.Growth, losses: Sequence[np.ndarray]) -> tuple[tree.Growth, list[np.ndarray]]:
@@ -296,19 +301,12 @@ class _Trial:
         return single, power, int(np.argmin(self._costs[reached[0][2]])) if reached else single
 
 
-SIMPLER = ("best single config", "best config of each power of two", f"nearest within a factor of {NEAR:g}")
-
-
-def _corrected(known: Sequence[Known | None], correction: Correction | None) -> list[Loss | None]:
-    return [None if correction is None else correction.applied(one) for one in known]
-
-
 def _judged(fitted: Fit, trial: _Trial) -> Fit:
-    """Add the comparison with simpler choices on the left-out calls that it serves."""
+    """Compare the rule with simpler choices on the left-out calls that it serves."""
     simpler = trial.simpler()
     asked = ~np.isnan(fitted.left_out)
-    bounds = np.asarray([leaf.along.bound if leaf.along else math.inf for leaf in fitted.leaves])
-    served = (bounds <= fitted.within)[fitted.leaf_of] & asked
+    promised = np.asarray([leaf.along.bound if leaf.along else math.inf for leaf in fitted.leaves])
+    served = (promised <= fitted.within)[fitted.leaf_of] & asked
     share = float(served.sum() / max(asked.sum(), 1))
     if not share:
         return replace(fitted, why_not=f"none of its leaves has a bound within {fitted.within:.1%}")

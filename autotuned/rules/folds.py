@@ -16,7 +16,7 @@ APART = 1.3  # least size ratio between a fitted call and a left-out one
 BAND = 1.5  # largest size of a band over its smallest
 FOLDS = 8  # bands left out together are this many bands apart
 COMBINED = 8  # most groups of combinations of the other sizes; they are left out in turn
-CALLS = 0.95  # quantile of left-out calls' distances from tuned sizes, up to which a rule serves
+QUANTILE = 0.95  # of left-out calls' distances from tuned sizes; a rule serves calls up to it
 BEYOND = 2.0  # largest factor beyond the tuned values at which sizes other than `along` are served
 LEAST = 4  # fewest combinations from which one can be left out
 
@@ -60,7 +60,7 @@ def reach(table: Table) -> float:
         far += [
             min(_apart(table.steps[row], step) for step in some) for row in out if (some := rest.get(table.others[row]))
         ]
-    return float(np.quantile(far, CALLS, method="inverted_cdf")) if far else APART
+    return float(np.quantile(far, QUANTILE, method="inverted_cdf")) if far else APART
 
 
 def _apart(one: float, other: float) -> float:
@@ -120,13 +120,13 @@ def _beyond(table: Table) -> dict[str, float]:
         for others, group in groups.items():
             rest = {one[place] for one, other in groups.items() if other != group}
             far[others] = min(_apart(others[place], value) for value in rest)
-        most = float(np.quantile([far[one] for one in table.others], CALLS, method="inverted_cdf"))
+        most = float(np.quantile([far[one] for one in table.others], QUANTILE, method="inverted_cdf"))
         found[name] = min(BEYOND, most)
     return found
 
 
 def multiples(table: Table) -> dict[str, int]:
-    """The largest divisor, of those that a tree may test, of all values of a size, by name; none if not in the dict."""
+    """The largest number that divides all values of a size, of those that a tree may test; by name, without ones."""
     found = {}
     for name, column in zip(table.names, zip(*table.sizes)):
         number = max((number for number in tree.DIVISORS if not any(size % number for size in column)), default=1)

@@ -51,14 +51,14 @@ def tiles_words(tiles: Iterable[tuple[str, int]]) -> str:
 
 
 def tiles_of(sizes: Iterable[int], tiles: Iterable[int]) -> int:
-    """The number of tiles: the product of the sizes, each divided by that of its tile, or 1, and rounded up."""
+    """The number of tiles: the product of the sizes, each divided by its tile's (1 without one) and rounded up."""
     product = 1
     for size, tile in itertools.zip_longest(sizes, tiles, fillvalue=1):
         product *= -(-size // tile)
     return product
 
 
-_Tiling: TypeAlias = "tuple[tuple[int, int], ...]"  # index of a size, and of its tile the size
+_Tiling: TypeAlias = "tuple[tuple[int, int], ...]"  # indices of sizes, each with the size of its tile
 
 
 class Predictor:

@@ -25,8 +25,8 @@ class Split(Frozen):
 
     Attributes:
         names: The sizes to multiply. `divides`: whether to test for multiples of `number`, not for at most `number`.
-        tiles: What each size is divided by, rounded up, so that the product is a number of tiles. Empty for 1.
-        processors: If not 0, the test is on how full, in percent, the waves of these tiles are, with one tile per
+        tiles: Sizes of tiles that divide the sizes, rounded up, so that the product counts tiles. Empty if all are 1.
+        processors: If not 0, the test is on how full the waves of these tiles are, in percent, with one tile per
             processor.
     """
 
@@ -99,7 +99,7 @@ class Leaf(Tree):
 
 
 class Node(Tree):
-    """A split, the tree if it holds, and the other one."""
+    """A split, with the trees for calls where it holds and where it does not."""
 
     split: Split
     then: Tree
@@ -366,13 +366,15 @@ def _tree_json(tree: Tree) -> dict[str, Json]:
 def marks(call: Json) -> Iterator[str | int]:
     """The sizes of a rule's call in the order of `shape_of`: names, or numbers if fixed."""
     for _, value in sorted(typed(call.get("values", {}), dict, "values").items()):
-        if type(value) is int or _name(value) is not None:
-            yield value if type(value) is int else str(_name(value))
+        mark = value if type(value) is int else _name(value)
+        if mark is not None:
+            yield mark
     for _, tensor in sorted(typed(call.get("tensors", {}), dict, "tensors").items()):
         for size in typed(typed(tensor, dict, "tensor").get("shape", []), list, "shape"):
-            if type(size) is not int and _name(size) is None:
+            mark = size if type(size) is int else _name(size)
+            if mark is None:
                 raise wrong("shape", "sizes, or their names", size)
-            yield size if type(size) is int else str(_name(size))
+            yield mark
 
 
 def _name(value: Json) -> str | None:

@@ -126,9 +126,7 @@ def _span(data: Json, where: str) -> tuple[int, int]:
 
 
 def _sizes(data: Json, where: str) -> dict[str, tuple[int, int]]:
-    found = {}
-    for name, limits in typed(data, dict, where).items():
-        found[name] = _span(limits, f"{where}.{name}")
+    found = {name: _span(limits, f"{where}.{name}") for name, limits in typed(data, dict, where).items()}
     if not found:
         raise wrong(where, "sizes by name", data)
     return found

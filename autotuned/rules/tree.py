@@ -32,7 +32,7 @@ Saving = tuple[float, int, int, int]  # gain, feature, and the ranks on both sid
 
 
 class Features:
-    """What a tree may test: sizes, products of two, numbers of tiles, how full the waves of tiles are, divisibility.
+    """The numbers that a tree may test: sizes, products of two, numbers of tiles, how full waves are, divisibility.
 
     Attributes:
         columns: Features by calls. Values are given by rank, since floats do not hold large products exactly;

@@ -16,7 +16,7 @@ from autotuned.rules.table import Table
 
 PER_PROCESSOR = (1, 2, 3, 4)  # programs that a multiprocessor may run at a time
 SIZES = 4  # most sizes for which products are tried
-TILINGS = 500  # if there are more, parameters equal in all configs are skipped, and the first twice as many are tried
+TILINGS = 500  # if there are more, parameters equal in all configs are skipped, and twice as many are tried at most
 TOLD_BY = 4  # most configs that decide the tiling
 SHARE = 0.01  # a term that is always a smaller share of the time is dropped
 Tiling = tuple[str | int | None, ...]  # for each size: the parameter that divides it, 1, or None for a loop over it

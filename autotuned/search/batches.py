@@ -1,4 +1,4 @@
-"""A search in batches: a strategy asks for configs, each batch races the best so far, and the strategy is told.
+"""A search in batches: a strategy asks for configs, they race the best so far, and the strategy learns their times.
 
 If the strategy can be asked ahead, a batch grows while it is compiled, so that nothing waits for the slowest config.
 """
@@ -38,7 +38,7 @@ class Source:
     strategy: AskTell
     admit: Callable[[Iterable[Any]], Mapping[str, Any]]  # returns the configs that the call may use, by identity
     size: str  # number of configs, as text
-    says: Callable[[], Mapping[str, Json]] = dict  # more facts for the record, such as the importance of parameters
+    says: Callable[[], Mapping[str, Json]] = dict  # returns facts for the record, such as parameters' importance
 
 
 def run(job: Job, outcome: Outcome, source: Source) -> None:
@@ -107,13 +107,14 @@ class _Batches:
         if not asked and not waiting:
             return None
         admitted, tell = self._source.admit(asked), self._source.strategy.tell
+        # By text too: an equal config may be known as another object.
         kept = set(map(id, admitted.values())) | set(map(str, admitted.values()))
         tell([(config, None, "left out") for config in asked if kept.isdisjoint((id(config), str(config)))])
         tell([_result(config, self._known[name]) for name, config in admitted.items() if name in self._known])
         return {**waiting, **{name: config for name, config in admitted.items() if name not in self._known}}
 
     def _begin(self, fresh: Mapping[str, Any], budget_s: float) -> None:
-        """Begin a batch; it grows only so far that the search still ends as it would with fixed batches."""
+        """Begin a batch; limits its growth, so that the search ends when it would with batches of one size."""
         self._raced, self._batch = True, dict(fresh)
         self._configs.update(fresh)
         self._until_s = time.perf_counter() + SHARE * budget_s
@@ -136,7 +137,7 @@ class _Batches:
             return []
         fresh = {name: one for name, one in (self._asked({}, room) or {}).items() if name not in self._batch}
         self._batch |= fresh
-        self._configs |= fresh  # the job's
+        self._configs |= fresh  # which the running search reads
         return list(fresh)
 
     def _patience(self) -> int:

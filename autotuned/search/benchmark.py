@@ -11,18 +11,22 @@ from typing import Any
 log = logging.getLogger("autotuned")
 
 
+class AnswerError(ValueError):
+    """A user's benchmark returned an invalid time; the text says what was expected and what it got."""
+
+
 def microseconds(answer: Any) -> list[float]:
     """The times of an answer: a number of milliseconds or a list of them, also from NumPy or torch.
 
     Raises:
-        ValueError: It holds no valid time; the text says what was expected and what it got.
+        AnswerError: It holds no valid time.
     """
     listed = answer.tolist() if _is_array(answer) else answer
     times = listed if isinstance(listed, (list, tuple)) else [listed]
     found = [_milliseconds(time) for time in times]
     if not found or any(time is None or not math.isfinite(time) or time <= 0 for time in found):
         got = " ".join(f"{answer!r:.80}".split())
-        raise ValueError(
+        raise AnswerError(
             f"expected milliseconds above 0, one number or a list of them, got {got}. Return what "
             "triton.testing.do_bench(call, quantiles=quantiles) returns, and raise if a config cannot be timed."
         )

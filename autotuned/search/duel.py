@@ -58,7 +58,7 @@ class Duel:
         if not self.is_fought:
             return False
         lead, fresh, (best, untuned) = self._lead, self._fresh, self._pooled
-        agrees = fresh.log + fresh.error > TIE if self._raced else best.median_us < untuned.median_us
+        agrees = fresh.log + fresh.error > TIE if self._race else best.median_us < untuned.median_us
         return agrees and lead.log > max(TIE, self._doubt(lead))
 
     @property
@@ -73,14 +73,14 @@ class Duel:
         return self.is_disturbed and self._lead.log > CONTESTED
 
     def _doubt(self, lead: Lead) -> float:
-        return PLACE_ERRORS * lead.error if self.elsewhere or self._raced else 0.0
+        return PLACE_ERRORS * lead.error if self.elsewhere or self._race else 0.0
 
     @property
     def _lead(self) -> Lead:
         """The mean lead over all places; the race's samples count for the caller's tensors."""
-        if self._raced is None:
+        if self._race is None:
             return self._fresh
-        [raced] = self._leads_of(self._raced)
+        [raced] = self._leads_of(self._race)
         if self.is_disturbed and self.elsewhere:  # load may have slowed all of the race's samples of one config
             return min(self._fresh, mean_lead([self._fresh, raced]), key=lambda lead: lead.error)
         here, *others = self._leads
@@ -107,12 +107,12 @@ class Duel:
 
     def _noise(self, scale: Scale) -> float:
         """Relative standard error of a single sample."""
-        ones = self._raced or [one for duel in self._all for one in duel._pair]
+        ones = self._race or [one for duel in self._all for one in duel._pair]
         samples_us = relative(ones, scale.us)
         return scale.error(replace(self.best, samples_us=samples_us)) * math.sqrt(len(samples_us))
 
     @property
-    def _raced(self) -> tuple[Trial, Trial] | None:
+    def _race(self) -> tuple[Trial, Trial] | None:
         """The race's samples, if there are enough."""
         return self.raced if self.raced and min(len(one.samples_us) for one in self.raced) >= GUARD_SAMPLES else None
 

@@ -43,7 +43,7 @@ class Reason(Enum):
 
 
 class Exclusion(NamedTuple):
-    """The reason, and its text in the record."""
+    """Why a config is skipped, and the text for the record."""
 
     reason: Reason
     words: str
@@ -56,7 +56,7 @@ class Exclusions(dict[Hashable, dict[str, Exclusion]]):
         """Exclude a config from now on."""
         self.setdefault(calls, {})[identity] = Exclusion(reason, words)
         while len(self) > LIMIT:
-            self.pop(next(iter(self)), None)
+            self.pop(list(self)[0], None)  # not `iter`: other threads add and remove kinds
 
     def of(self, calls: Hashable) -> Mapping[str, Exclusion]:
         """Configs to skip for a kind of call, by identity."""
@@ -68,6 +68,7 @@ class Exclusions(dict[Hashable, dict[str, Exclusion]]):
 
 
 process = Exclusions()
+TWICE = "Crashed: two processes ended while this config was launched for the first time"
 
 
 def remember(compile_class: Hashable | None, not_compiled: Mapping[str, str]) -> None:
@@ -99,9 +100,6 @@ def measured(known: Mapping[str, Timing], journal: Journal, again: bool) -> dict
     return found
 
 
-TWICE = "Crashed: two processes ended while this config was launched for the first time"
-
-
 class SharedMemory:
     """Predicts the shared memory of configs that differ only in their stages.
 
@@ -114,15 +112,15 @@ class SharedMemory:
         self._needs: dict[Hashable, dict[int, int]] = {}
         self._guard = threading.Lock()
 
-    def note(self, config: Any, compiled: Any) -> None:
+    def note(self, config: Any, binary: Any) -> None:
         """Note the shared memory that a compiled config needs."""
-        need = getattr(getattr(compiled, "metadata", None), "shared", None)
+        need = getattr(getattr(binary, "metadata", None), "shared", None)
         if isinstance(need, int) and config.num_stages is not None:
             with self._guard:
                 self._needs.setdefault(_group(config), {})[config.num_stages] = need
 
     def refuse(self, config: Any) -> None:
-        """Raise if a config certainly needs too much; not for the back end's own number of stages.
+        """Raise if a config certainly needs too much; a config without a number of stages is not judged.
 
         Raises:
             OutOfResources: Triton's own error, saying that it was predicted.

@@ -1,4 +1,4 @@
-"""What the failure of a config means, and the errors of a search."""
+"""Tells the failures of configs apart, and makes the errors of a search."""
 
 from __future__ import annotations
 
@@ -23,8 +23,15 @@ _NO_ROOM = ("out of memory", "can't allocate memory", "cannot allocate memory", 
 
 
 def describe(error: Exception) -> str:
-    """Type and text of an exception, kept in its place: its traceback would keep the caller's tensors alive."""
-    return str(error) if isinstance(error, LeftOutError) else f"{type(error).__name__}: {error}"
+    """Type and text of an exception, to keep instead of it: its traceback would keep the caller's tensors alive."""
+    return _text(error) if isinstance(error, LeftOutError) else f"{type(error).__name__}: {_text(error)}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # of the user's class
+        return "<exception str() failed>"  # as in Python's tracebacks
 
 
 def note(error: BaseException, text: str) -> None:
@@ -38,10 +45,12 @@ def note(error: BaseException, text: str) -> None:
 
 
 def let_go(error: BaseException | None) -> None:
-    """Strip an exception and its causes of frames: Triton 3.6 keeps the exception of a kernel forever."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    """Strip an exception and those that led to it of frames: Triton 3.6 keeps the exception of a kernel forever."""
+    met = [] if error is None else [error]
+    for one in met:  # which grows, but not for ever: `raise error from error` makes a circle
+        one.__traceback__ = None
+        led = (one.__cause__, one.__context__)
+        met += [other for other in led if other is not None and all(other is not known for known in met)]
 
 
 def is_resource_error(error: Exception) -> bool:
@@ -53,7 +62,17 @@ def is_memory_error(error: BaseException) -> bool:
     """Whether device or host memory ran out, as torch, Triton or the driver say it."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _NO_ROOM)
+    return isinstance(error, RuntimeError) and any(words in _text(error).lower() for words in _NO_ROOM)
+
+
+@contextmanager
+def suppress_memory_errors() -> Iterator[None]:
+    """Go on after the `with` if memory runs out in it."""
+    try:
+        yield
+    except Exception as error:
+        if not is_memory_error(error):
+            raise
 
 
 def no_room(kernel: str, reason: str) -> OutOfMemoryError:
@@ -91,19 +110,19 @@ def no_room_for(kernel: str) -> Iterator[None]:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether an error is not the config's: full memory, a timeout, a cancelled compilation, a seal, or a CUDA call
-    forbidden while another thread captures a graph in mode "global".
+    """Whether an error says nothing about the config: full memory, a timeout, a cancelled compilation, a seal, or a
+    CUDA call that is forbidden while another thread captures a graph in mode "global".
     """
     if isinstance(error, (TimeoutError, SealedError)) or type(error).__name__ in ("TimeoutExpired", "CancelledError"):
         return True
-    return is_memory_error(error) or (isinstance(error, RuntimeError) and "captur" in str(error).lower())
+    return is_memory_error(error) or (isinstance(error, RuntimeError) and "captur" in _text(error).lower())
 
 
 def is_refusal(error: Exception) -> bool:
     """Whether a launch was refused before the kernel ran, because of the config's needs."""
     if type(error).__name__ == "OutOfResources":
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _REFUSALS)
+    return isinstance(error, RuntimeError) and any(words in _text(error).lower() for words in _REFUSALS)
 
 
 def all_failed(kernel: str, failed: Sequence[tuple[str, str]]) -> AllConfigsFailedError:
@@ -145,7 +164,7 @@ def _by_resource(reasons: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, li
 
 
 class Backoff:
-    """Growing pauses, counted in calls, before retrying what failed for lack of memory."""
+    """Growing pauses, counted in calls, between tries of something that failed for lack of memory."""
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[int, int]] = {}  # by name: calls left to skip, next pause

@@ -78,7 +78,7 @@ class Job:
     objective: str = "kernel"  # time "kernel" or "call" (`timers`)
     patience: float = 1.0  # share of the usual wait for calm after a noisy race, and of launches that resolve ties
     budget_s: float = math.inf  # stop after this many seconds with the results so far
-    slow: Stragglers | None = None  # takes the compilations not to be waited for; None to wait for all
+    slow: Stragglers | None = None  # keeps the compilations that are not waited for; None to wait for all
     observer: Observer | None = None
     check: Check | None = None
     named: Sequence[str] | None = None  # to protect by this call's decorator; None if `restore` says the same
@@ -87,7 +87,7 @@ class Job:
     watch: bool = False  # detect written arguments even if `restore` is given
     compile_class: Hashable | None = None  # shared by calls that compile alike; None if unknown
     journal: Journal = field(default_factory=lambda: Journal(None))
-    all_cores: bool = False  # whether other ranks of this host wait for this search
+    all_cores: bool = False  # whether to compile on the other ranks' cores too, since they wait for this search
     excluded: Mapping[str, Exclusion] = field(default_factory=dict)  # configs to skip, with the reason, by identity
     likely: Sequence[str] = ()  # identities of configs to try first: they won for similar calls
     on_timing: Callable[[Timing], None] = lambda timing: None  # called again when a timing has more samples

@@ -31,7 +31,7 @@ class Member:
     sizes: Mapping[str, Json]  # values of the bucketed arguments
     count: int  # how often it was called, if known
     job: Job
-    has_default: bool = False  # whether `default=` gave its untuned config, to which nothing may lose
+    has_default: bool = False  # whether its untuned config is a `default=`, to which no choice may lose
 
 
 def run(members: Sequence[Member], outcome: Outcome, by: str, first: Callable[[Member, Outcome], None]) -> None:
@@ -178,16 +178,15 @@ class _Together:
         return not mine or self._score(mine) * (1 + TIE_BAND) < self._score(bases)
 
     def _largest_loss(self, name: str) -> float:
-        losses = [1 / ratio for _, ratio in self._vs_default(name) if ratio]
-        return max(losses, default=1.0)
+        return max((1 / ratio for ratio in self._vs_default(name) if ratio), default=1.0)
 
-    def _vs_default(self, name: str) -> list[tuple[Member, float | None]]:
-        """For each member, the untuned time over the time of a config."""
-        found = []
+    def _vs_default(self, name: str) -> list[float | None]:
+        """For each member, the untuned time over the time of a config; None if one of them is unknown."""
+        found: list[float | None] = []
         for member, _, times in self._found:
-            base, mine = times.get(member.job.untuned or "", _NOTHING), times.get(name, _NOTHING)
-            known = base.median_us and mine.median_us
-            found.append((member, (base.median_us or 0.0) / (mine.median_us or 1.0) if known else None))
+            base_us = times.get(member.job.untuned or "", _NOTHING).median_us
+            mine_us = times.get(name, _NOTHING).median_us
+            found.append(base_us / mine_us if base_us and mine_us else None)
         return found
 
     def _left_s(self) -> float:
@@ -200,11 +199,11 @@ class _Together:
         for _, found, _ in self._found:
             outcome.absorb(found)
             outcome.noise, outcome.space = outcome.noise or found.noise, found.space
-        ratios = dict(zip(range(len(self._found)), self._vs_default(outcome.winner or "")))
+        ratios = self._vs_default(outcome.winner or "")
         outcome.members = {"by": self._by, "calls": [
-            {"sizes": dict(member.sizes), "count": member.count, "vs_default": ratios[index][1],
+            {"sizes": dict(member.sizes), "count": member.count, "vs_default": ratio,
              "timings": [timing.to_json() for timing in times.values()]}
-            for index, (member, _, times) in enumerate(self._found)
+            for (member, _, times), ratio in zip(self._found, ratios)
         ]}  # fmt: skip
 
     def _combined(self) -> list[Timing]:
@@ -216,10 +215,10 @@ class _Together:
         scale_us = _mean([best for best in bests if best < math.inf] or [1.0])
         found = []
         for name in dict.fromkeys(name for _, _, times in self._found for name in times):
-            having = [(member, times.get(name), best) for (member, _, times), best in zip(self._found, bests)
+            having = [(member, times, best) for (member, _, times), best in zip(self._found, bests)
                       if name in member.job.configs]  # fmt: skip
-            if having and all(timing is not None for _, timing, _ in having):
-                found.append(self._one([(m, t, best) for m, t, best in having if t is not None], scale_us))
+            if having and all(name in times for _, times, _ in having):
+                found.append(self._one([(member, times[name], best) for member, times, best in having], scale_us))
         return found
 
     def _one(self, having: Sequence[tuple[Member, Timing, float]], scale_us: float) -> Timing:

@@ -87,6 +87,33 @@ def race(
 Limit = Callable[[float], float]
 
 
+def _no_limit(error: float) -> float:
+    return math.inf
+
+
+def _first_limit(error: float) -> float:
+    return FAR_OFF - 1
+
+
+def _guard_limit(error: float) -> float:
+    """Three standard errors, at least the guard band."""
+    return max(GUARD_BAND, 3 * error)
+
+
+def _near_limit(error: float) -> float:
+    """Under load a config with few samples looks slower, so a close untuned config gets as many as the others."""
+    return FAR_AHEAD
+
+
+def _finalist_limit(error: float) -> float:
+    return max(FINAL_BAND, math.sqrt(2) * error)
+
+
+def _final_limit(error: float) -> float:
+    """A tie plus three standard errors, or four if samples are few and noisy."""
+    return TIE_BAND + (3 if error <= UNKNOWN else 4) * error
+
+
 def _left(trials: Sequence[Trial], limit: Limit, stays: Trial | None = None, most: int | None = None) -> list[Trial]:
     """Trials within a limit, at most the `most` fastest; sets `leader_us` of the others."""
     left = _within(trials, limit, stays)
@@ -101,7 +128,7 @@ def _left(trials: Sequence[Trial], limit: Limit, stays: Trial | None = None, mos
 
 
 def _still(alive: Sequence[Trial], trials: Sequence[Trial]) -> Sequence[Trial]:
-    """Those that race on; if one of them has failed all of them, for others may have left because it was faster."""
+    """The trials that race on; all of them if one has failed, since others may have left because it was faster."""
     return trials if any(trial.error for trial in alive) else alive
 
 
@@ -112,16 +139,6 @@ def _measure_by(finalists: Sequence[Trial], trials: Sequence[Trial]) -> None:
         for trial in trials:
             if trial.leader_us not in (None, lead_us):
                 trial.samples_us[:] = [sample / trial.leader_us * lead_us for sample in trial.samples_us]
-
-
-def _guard_limit(error: float) -> float:
-    """Three standard errors, at least the guard band."""
-    return max(GUARD_BAND, 3 * error)
-
-
-def _final_limit(error: float) -> float:
-    """A tie plus three standard errors, or four if samples are few and noisy."""
-    return TIE_BAND + (3 if error <= UNKNOWN else 4) * error
 
 
 def _final_round(trials: Sequence[Trial]) -> int:
@@ -177,23 +194,6 @@ def _shrunk_error(trial: Trial, pooled: float) -> float:
     count = len(trial.samples_us)
     spread = (count * trial.spread + PSEUDO_SAMPLES * pooled) / (count + PSEUDO_SAMPLES)
     return 1.2533 * (spread if pooled else trial.spread) / math.sqrt(count)
-
-
-def _no_limit(error: float) -> float:
-    return math.inf
-
-
-def _first_limit(error: float) -> float:
-    return FAR_OFF - 1
-
-
-def _finalist_limit(error: float) -> float:
-    return max(FINAL_BAND, math.sqrt(2) * error)
-
-
-def _near_limit(error: float) -> float:
-    """Under load a config with few samples looks slower, so a close untuned config gets as many as the others."""
-    return FAR_AHEAD
 
 
 def _within(trials: Sequence[Trial], limit: Limit, stays: Trial | None = None) -> list[Trial]:
@@ -274,7 +274,7 @@ class _Standing:
     """How trials compare.
 
     Attributes:
-        doubt: Relative standard error of a difference, from the leader's error: that of a trial dropped early is large.
+        doubt: Relative standard error of a difference, from the leader's error: a trial dropped early has a large one.
     """
 
     def __init__(self, trials: Sequence[Trial]) -> None:

@@ -11,10 +11,11 @@ from functools import partial
 
 from autotuned.search import benchmark, failures, race
 from autotuned.search import duel as duels
+from autotuned.search.benchmark import AnswerError
 from autotuned.search.job import Job, Noise
 from autotuned.search.safety import placements
 from autotuned.search.safety.protection import Guard
-from autotuned.search.timers import AnswerError, GivenTimer
+from autotuned.search.timers import GivenTimer
 from autotuned.search.trial import Track, Trial, check_samples, nothing
 from autotuned.search.trials import Board
 from autotuned.store import locks
@@ -27,9 +28,7 @@ FAR_OFF_UNWARMED = 4.0
 # race's duration.
 PATIENCE_S, PATIENCE_RACES = 10.0, 10.0
 LEAST_PARTING = 0.4  # share of the launches that part ties, where a program waits for its first step
-PROBE, PAUSE_S, LONGEST_PAUSE_S = 8, 0.05, 0.5
-
-
+PROBE, PAUSE_S, LONGEST_PAUSE_S = 8, 0.05, 0.5  # samples of a probe; pauses between probes, doubled each time
 DUEL_SHARE = 0.05  # share of the budget reserved for the last comparison; without it the untuned config is chosen
 
 
@@ -343,7 +342,7 @@ class Racing:
             self._guard.prepare()
             place.renew()
 
-        made = self._board.made(self._board.identity(trial), prepare, place.call)
+        made = self._board.made(self._board.identity(trial), place.call, prepare)
         return replace(made, launches=trial.launches)
 
 

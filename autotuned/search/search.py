@@ -19,7 +19,7 @@ from autotuned.search.exclusions import Reason
 from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
 from autotuned.search.racing import Racing, Sampling
-from autotuned.search.safety import protection
+from autotuned.search.safety import poison, protection
 from autotuned.search.safety.comparison import Comparison
 from autotuned.search.safety.protection import Guard
 from autotuned.search.timers import GivenTimer
@@ -41,7 +41,7 @@ def run(job: Job, outcome: Outcome) -> None:
         DeviceLostError: A config left the device in an error state, or it was in one before.
         OutOfMemoryError: Not enough free memory to search now.
         CheckError: The reference raises, or disagrees with most configs.
-        SealedError: A seal that began meanwhile forbids to compile the rest.
+        SealedError: A seal that began meanwhile forbids compiling the rest.
         Exception: The error that every config raised, if it is the same one: then it is the user's bug, not a config's.
     """
     search = _Search(job, outcome)
@@ -62,11 +62,11 @@ class _Search:
         self._job, self._outcome = job, outcome
         self._ahead = CompileStream(job.tunable, job.call, job.journal, job.all_cores)
         self._guard = Guard(job, self._ahead)
-        self.board = Board(job)
+        self.board = Board(job, self._guard.prepare)
         fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.likely)
         if fresh and job.incumbent is not None:  # its old time was taken under other conditions
             fresh.append(job.incumbent)  # last, so that a small budget is spent on new configs
-        self.board.trials += [self.board.made(identity, self._guard.prepare) for identity in fresh]
+        self.board.trials += [self.board.made(identity) for identity in fresh]
         self._comparison: Comparison | None = None
         if job.check:
             self._comparison = Comparison(job, self.board, self._ahead, self._guard, self._launch, self._runs)
@@ -134,15 +134,15 @@ class _Search:
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
         wanted = [self._wanted(trial) for trial in self.board.open()]
-        met = set[str]()  # since `more` was asked
+        fresh = set[str]()  # configs launched since `more` was asked
         slow = Waiting(self._job.tunable.name)
 
         def more() -> list[Wanted]:
             if self._sampling.is_late or self._job.more is None:
                 return []
-            news = {name: timing for name, timing in self.board.found().items() if name in met}
-            met.clear()
-            added = self.board.extend(self._job.more(news, len(waiting)), self._guard.prepare)
+            news = {name: timing for name, timing in self.board.found().items() if name in fresh}
+            fresh.clear()
+            added = self.board.extend(self._job.more(news, len(waiting)))
             opened = [trial for trial in added if trial.error is None]
             waiting.update(trial.index for trial in opened)
             return [self._wanted(trial) for trial in opened]
@@ -158,7 +158,7 @@ class _Search:
             for ready in stream:
                 waiting.discard(ready.wanted.index)
                 self._meet(ready)
-                met.add(ready.wanted.identity)
+                fresh.add(ready.wanted.identity)
         for index in waiting:
             self.board.trial(index).error = ""  # not tried, so omitted from the timings
 
@@ -235,7 +235,8 @@ class _Search:
     def _launch(self, trial: Trial, poisoned: Sequence[Any] = ()) -> None:
         self._guard.protection.renew()
         trial.prepare()
-        protection.poison(poisoned)
+        if poisoned:
+            poison.fill(poisoned)
         trial.launch()
         trial.finish()
         self._job.timer.synchronize()
@@ -262,8 +263,7 @@ class _Search:
     def _first(self) -> Trial:
         """The first config of the list that runs, in this search or launched again from an earlier one."""
         if self._stands_first is None:
-            found = filter(None, map(self._running, self._job.configs))
-            self._stands_first = next(found)
+            self._stands_first = next(filter(None, map(self._running, self._job.configs)))
         return self._stands_first
 
     def _running(self, identity: str) -> Trial | None:
@@ -321,7 +321,7 @@ class _Search:
         self._first_error = kept
 
     def _check_device(self, trial: Trial | None = None) -> None:
-        """Raise if the device is lost, by this trial or before the first one."""
+        """Raise if the device is lost, by this trial or, without one, before the search."""
         try:
             self._job.timer.synchronize()
         except Exception as error:
@@ -334,7 +334,7 @@ class _Search:
             raise failures.device_lost(self._job.tunable.name, error, label) from error
 
     def _has_run(self) -> bool:
-        """Whether a config has run, now or before: then nothing is compiled or launched after the deadline."""
+        """Whether a config has run in this search or an earlier one: then the deadline ends compiling and launching."""
         return self._ran > 0 or any(True for _ in self.board.usable())
 
     def _finish_hooks(self, trial: Trial) -> None:
@@ -367,7 +367,7 @@ class _Search:
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
     def _best(self, ran: list[Trial], outcome: Outcome) -> Trial:
-        """The winner of those that ran, checked; what has failed is removed from them."""
+        """The winner of `ran`, checked; trials that failed are removed from the list."""
         while True:
             if any(trial.error for trial in ran):
                 self._overrule(self._earlier)
@@ -423,7 +423,7 @@ class _Search:
     def _measured(self, identity: str, timing: Timing) -> Trial:
         """A trial with the times of an earlier search; the same object on each call."""
         if identity not in self._recalled:
-            trial = self._recalled[identity] = self.board.made(identity, self._guard.prepare)
+            trial = self._recalled[identity] = self.board.made(identity)
             trial.samples_us = timing.typical_us
         return self._recalled[identity]
 

@@ -15,7 +15,7 @@ from autotuned import env
 from autotuned.gpu import clocks
 from autotuned.gpu.device import INTERPRETER, Device
 from autotuned.search import benchmark
-from autotuned.search.failures import is_memory_error
+from autotuned.search.failures import suppress_memory_errors
 from autotuned.search.trial import Trial
 from autotuned.typed_json import Json
 
@@ -117,14 +117,15 @@ class CudaTimer(Timer):
 
         self._torch = torch
         properties = torch.cuda.get_device_properties()
-        self.device: str | None = str(getattr(properties, "uuid", "") or getattr(properties, "name", "gpu"))
+        uuid = str(getattr(properties, "uuid", None) or "")
+        self.device: str | None = uuid or str(getattr(properties, "name", "gpu"))
         self._times_host = objective == "call"
         self._device_us: dict[int, float] = {}  # by trial: the device's own share of its latest sample
         self._waits: dict[int, bool] = {}  # by trial: whether its call waits for the device
         self._host_us = 50.0  # enqueueing one launch; a guess, updated by every block
         self._between_us = math.inf  # least device time between two launches: flush, restore
         self._events: list[tuple[Any, Any]] = []
-        self._clocks = clocks.of(str(getattr(properties, "uuid", "") or "") or None)
+        self._clocks = clocks.of(uuid or None)
         self._flush_bytes = 0
         self._flush = self._flush_buffer()
 
@@ -133,12 +134,10 @@ class CudaTimer(Timer):
         wanted = 2 * (getattr(self._torch.cuda.get_device_properties(), "L2_cache_size", 0) or 64 << 20)
         size, buffer = wanted, None
         while buffer is None and size >= self._SMALLEST_FLUSH:
-            try:
+            with suppress_memory_errors():
                 buffer = self._torch.empty(size, dtype=self._torch.int8, device="cuda")
                 self._flush_bytes = size
-            except Exception as error:
-                if not is_memory_error(error):
-                    raise
+            if buffer is None:
                 size //= 2
         self.is_short = buffer is None or size < wanted
         if self.is_short:
@@ -251,10 +250,10 @@ class CudaTimer(Timer):
         before.record()
         start = time.perf_counter()
         trial.launch()
-        host_us = (time.perf_counter() - start) * 1e6
+        elapsed_us = (time.perf_counter() - start) * 1e6
         after.record()
         trial.finish()
-        return host_us
+        return elapsed_us
 
     def warm_up(self) -> None:
         """Write the flush buffer for 50 ms, unless done within the last second."""
@@ -286,10 +285,6 @@ class CudaTimer(Timer):
         self._torch.cuda.current_stream().synchronize()
 
 
-class AnswerError(ValueError):
-    """A user's benchmark returned an invalid time; the text says what was expected and what it got."""
-
-
 class GivenTimer(Timer):
     """The user's `do_bench`, called as Triton does: with a closure that restores, runs hooks and launches."""
 
@@ -310,11 +305,7 @@ class GivenTimer(Timer):
             trial.launch()
             trial.finish()
 
-        answer = self._do_bench(call, quantiles=(0.5, 0.2, 0.8))
-        try:
-            return benchmark.microseconds(answer)
-        except ValueError as error:
-            raise AnswerError(str(error)) from None
+        return benchmark.microseconds(self._do_bench(call, quantiles=(0.5, 0.2, 0.8)))
 
 
 def for_device(where: Device, objective: str = "kernel") -> Timer:

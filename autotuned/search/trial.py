@@ -274,7 +274,7 @@ class _Turn:
         self.trials: list[Trial] = []
         self.indices: list[int] = []  # of the trials
         self.ats: list[int] = []  # index in the trial's samples
-        self.places: list[int] = []  # index among what was sampled together
+        self.places: list[int] = []  # index among the samples taken together
         self.logs: list[float] = []
 
     def add(self, trial: Trial, at: int, place: int) -> None:

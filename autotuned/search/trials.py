@@ -1,4 +1,4 @@
-"""The trials of a search: which are open, which share a binary, their timings, and how to time a whole call."""
+"""The trials of a search: which are open, which share a binary, their timings; and the launch of a whole call."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ log = logging.getLogger("autotuned")
 
 
 class Board:
-    """The trials of a search."""
+    """The trials of a search; their preparation starts with `restore`."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, restore: Callable[[], None]) -> None:
+        self._job, self._restore = job, restore
         self._identities = list(job.configs)
         self.trials: list[Trial] = []  # one per config that this search measures
         self.duplicates: dict[int, Trial] = {}  # by index: the trial with the same binary that is measured instead
@@ -44,10 +44,10 @@ class Board:
         """The trial with an index."""
         return next(trial for trial in self.trials if trial.index == index)
 
-    def extend(self, identities: Sequence[str], restore: Callable[[], None]) -> list[Trial]:
+    def extend(self, identities: Sequence[str]) -> list[Trial]:
         """Add trials of more candidates, which are already in the job's `configs`."""
         self._identities += identities
-        made = [self.made(identity, restore) for identity in identities]
+        made = [self.made(identity) for identity in identities]
         self.trials += made
         self.skip_excluded(made)
         return made
@@ -79,14 +79,15 @@ class Board:
         """Number of configs whose results the check found wrong."""
         return sum(reason is Reason.WRONG for reason in self.why.values())
 
-    def made(self, identity: str, restore: Callable[[], None], call: Call | None = None) -> Trial:
-        """A new trial of a config for the job's call, or another call; its preparation starts with `restore`."""
+    def made(self, identity: str, call: Call | None = None, restore: Callable[[], None] | None = None) -> Trial:
+        """A new trial of a config for the job's call, or for another call that `restore` prepares."""
         job, config, call = self._job, self._job.configs[identity], call or self._job.call
         arguments = call.full(config)
         whole = WholeCall(job, config) if job.objective == "call" else None
+        restored = restore or self._restore
 
         def prepare() -> None:
-            restore()
+            restored()
             if config.pre_hook is not None and whole is None:
                 config.pre_hook(arguments)
             if job.hooks.before is not None:
@@ -164,7 +165,7 @@ class Board:
         return list(self.found().values())
 
     def found(self) -> dict[str, Timing]:
-        """The same, by identity."""
+        """The same timings by identity."""
         found = {identity: self._judged(identity, timing) for identity, timing in self._job.known.items()}
         for trial in self.trials:
             if trial.index not in self.duplicates and self._is_worth_telling(trial):
@@ -193,10 +194,9 @@ class Board:
         """Timings of duplicates: the measured config's, under their own identity."""
         found = {}
         for index, first in self.duplicates.items():
-            form = self._job.form(self._identities[index])
             if not first.error and not first.samples_us:
                 continue
-            timing = self.timing(first)
+            form, timing = self._job.form(self._identities[index]), self.timing(first)
             text = f"the same binary as {self.label(first)}" + f": {timing.error}" * bool(timing.error)
             status = "same" if timing.status == "ok" else timing.status
             found[self._identities[index]] = timing.replace(config=form, status=status, error=text)
@@ -259,8 +259,8 @@ class Board:
         """Report progress to the observer."""
         if self._job.observer is None:
             return
-        measured = [trial for trial in self.trials if trial.samples_us and not trial.error]
-        lead = min(measured, key=lambda trial: trial.median_us, default=None)
+        measured = [one for one in self.trials if one.samples_us and not one.error]
+        lead = min(measured, key=lambda one: one.median_us, default=None)
         self._job.observer(Progress(
             self._job.tunable.name, self.launched, len(self.trials), self.label(trial),
             self.label(lead) if lead else None, lead.median_us if lead else None, stage, self.identity(trial),

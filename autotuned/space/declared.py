@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -47,7 +48,7 @@ class Declaration:
         self.space, self._wanted, self._options, self._kernel = space, wanted, options, kernel
         self._unused: list[Any] = [wanted]  # the user's object serves the first search, copies the others
         self._pristine = _copied(wanted)
-        self._known: dict[Any, Members] = {}
+        self._known: dict[str, Members] = {}  # by the arguments that constraints read, as text
 
     def reads(self, arguments: Iterable[str]) -> set[str]:
         """The arguments that constraints read."""
@@ -62,17 +63,17 @@ class Declaration:
             SpaceError: A constraint names something unknown, leaves nothing or raises.
         """
         read = {name: arguments[name] for name in sorted(self.reads(arguments))}
-        if not all(type(value) in (int, str, bool, float, type(None)) for value in read.values()):
+        has_text = all(type(value) in (int, str, bool, float, type(None)) for value in read.values())
+        text = repr(read) if has_text else ""
+        found = self._known.get(text)
+        if found is None:
             found = self.space.members(arguments, self._options)
-            found.under = f"{self._digest} "
-            return found
-        text = repr(read)
-        if text not in self._known:
-            if len(self._known) >= KEPT:
-                self._known.pop(next(iter(self._known)))
-            self._known[text] = self.space.members(arguments, self._options)
-            self._known[text].under = f"{self._digest} {text}"
-        return self._known[text]
+            found.under = f"{self._digest} {text}"
+            if has_text:
+                while len(self._known) >= KEPT:
+                    self._known.pop(list(self._known)[0], None)  # not `iter`: other threads add and remove spaces
+                self._known[text] = found
+        return found
 
     @cached_property
     def _digest(self) -> str:
@@ -108,7 +109,7 @@ class Declaration:
             return strategy(self._wanted, members, 0, prior)  # type: ignore[arg-type]  # checked
         if not _is_strategy(self._wanted):
             return self._wanted(members)
-        if self._unused:
+        with suppress(IndexError):  # taken, perhaps by another thread
             return self._unused.pop()
         if self._pristine is None:
             raise DecorationError(
@@ -148,17 +149,17 @@ class Declared(Live):
 
     def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
         """Whether this call allows more members than any call behind a record."""
-        most, under = widest(provenance)
+        most, under = _widest(provenance)
         is_alike = under == self.members.under and not under.endswith(" ")  # " ": the arguments have no text
         return most > 0 and not is_alike and most * WIDER < self.members.about
 
     def is_declared_as(self, provenance: Mapping[str, Any]) -> bool:
         """Whether a record's space has the same declaration, even if for another call."""
-        return widest(provenance)[1].split(" ")[0] == self.members.under.split(" ")[0]
+        return _widest(provenance)[1].split(" ")[0] == self.members.under.split(" ")[0]
 
     def widest(self, earlier: Mapping[str, Any]) -> dict[str, Json]:
-        """The `widest` of the record's calls and this one, as written to the record."""
-        most, under = widest(earlier)
+        """The call with the most members, of the record's calls and this one, as written to the record."""
+        most, under = _widest(earlier)
         if most > self.members.about and self.is_declared_as(earlier):
             return {"widest": most, "under": under}
         return {"widest": self.members.about, "under": self.members.under}
@@ -225,7 +226,7 @@ class Declared(Live):
         return config if self.members.holds(point) and self._identity(config) == identity else None
 
 
-def widest(provenance: Mapping[str, Any]) -> tuple[int, str]:
+def _widest(provenance: Mapping[str, Any]) -> tuple[int, str]:
     """The most members of any call behind a record (0 if unknown), and that call's `Members.under`."""
     searched = provenance.get("space")
     searched = searched if isinstance(searched, dict) else {}

@@ -40,7 +40,7 @@ class Members:
         self._options = {name for name in self.names if options and name in OPTIONS}
         self._has_options = options
         self.parts = parts.split(values, [one.bound(self.names, arguments) for one in where], first)
-        self.under = ""  # digest of the declaration, and what constraints read of the call; set by `Declaration`
+        self.under = ""  # digest of the declaration, and the arguments that constraints read; set by `Declaration`
         self.exact = all(part.exact for part in self.parts)  # whether there are few enough combinations to list
         self.first = tuple(point for point in dict.fromkeys(first) if self.holds(point))
 
@@ -119,7 +119,7 @@ class Members:
         if self.exact and self.size <= most:
             return self.table(np.arange(self.size))
         if self.exact and self.size < 2**62:
-            return self.table(np.array([source.randrange(self.size) for _ in range(most)]))
+            return self.table(np.array(source.sample(range(self.size), most)))
         return np.array([*{self.draw(source): None for _ in range(min(most, DRAWN))}], np.uint16)
 
     def neighbours(self, point: Sequence[int]) -> Iterator[Point]:

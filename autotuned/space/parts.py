@@ -15,7 +15,7 @@ from autotuned.space.constraints import Bound
 
 LISTED = 1_000_000  # most combinations of a part that is listed; larger ones are sampled
 PROBES, DRAWS = 2_000, 8  # descents per estimate of a size; members among which a draw chooses
-TRIES, RARE, POOL = 40, 20, 2_000  # descents per draw; the same if members are rare; members kept then
+TRIES, RARE, POOL = 40, 20, 2_000  # descents per draw, and if members are rare; members kept in that case
 FILLING = 10_000  # descents to fill the pool once members turn out to be rare
 QUICK = 20_000  # combinations that are listed within 0.1 s
 TRIED = 40_000  # descents before a sampled part counts as empty: about two seconds

@@ -12,6 +12,8 @@ from autotuned.space.members import Members, indices, key_of
 from autotuned.space.parts import Point
 from autotuned.tunable.configs import OPTIONS, is_config
 
+MOST_VALUES = 10_000  # per parameter
+
 
 class Space:
     """All combinations of parameter values that constraints allow; given as `configs=`.
@@ -33,6 +35,8 @@ class Space:
     def __init__(self, parameters: Mapping[str, Iterable[Any]], *, where: Any = (), first: Iterable[Any] = ()) -> None:
         self.parameters = _checked(parameters)
         self.where = constraints.checked(where, self.parameters)
+        if isinstance(first, (str, Mapping)) or not isinstance(first, Iterable):
+            raise refusal("first", f"expected a list of configs, got {type(first).__name__}. Write first=[...].")
         self.first = tuple(_first(one, self.parameters) for one in first)
 
     def members(self, arguments: Mapping[str, Any] | None = None, options: bool = True) -> Members:
@@ -92,7 +96,7 @@ def _values(name: Any, given: Any) -> tuple[Any, ...]:
 
 
 def _values_of(config: Any, parameters: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Values that a config sets, without launch options that are at their default and not in the space."""
+    """Values that a config sets, without launch options outside the space that are at their default."""
     usual = {**OPTIONS, "pre_hook": None}
     options = {name: getattr(config, name, default) for name, default in usual.items()}
     kept = {name: value for name, value in options.items() if name in parameters or value != usual[name]}
@@ -120,6 +124,3 @@ def _first(given: Any, parameters: Mapping[str, Sequence[Any]]) -> Point:
                 "them.",
             )
     return tuple(places[key_of(values[name])] for name, places in known.items())
-
-
-MOST_VALUES = 10_000  # per parameter

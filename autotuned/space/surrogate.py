@@ -16,6 +16,7 @@ SCALES = (0.4, 0.7, 1.2)  # length scales, relative to a parameter's range
 UNORDERED = 0.5  # distance of two unordered values, relative to an ordered range
 LEARNED_FROM = 100  # most times to learn weights from: half the best, half random
 SPREAD = 0.7  # prior standard deviation of log weights around their mean, and of their mean
+LEAST_SPREAD = 1e-4  # least standard deviation of log times in the prior
 
 
 class Encoding:
@@ -47,14 +48,11 @@ class Process:
         at: Coordinates of the measured points, one row each.
         seen: Their values, with mean 0.
         scales: Length scales to try; the one with the largest `likelihood` (log, up to a constant) is used.
-        spread: Least standard deviation of the prior.
     """
 
-    def __init__(
-        self, at: np.ndarray, seen: np.ndarray, scales: Sequence[float] = SCALES, spread: float = 1e-4
-    ) -> None:
+    def __init__(self, at: np.ndarray, seen: np.ndarray, scales: Sequence[float]) -> None:
         self._at = at
-        fits = (_fit(at, seen, scale, spread) for scale in scales)
+        fits = (_fit(at, seen, scale) for scale in scales)
         self.likelihood, self._scale, self._root, self._weights, self.spread = max(fits, key=lambda fit: fit.likelihood)
 
     def near(self, at: np.ndarray) -> np.ndarray:
@@ -86,11 +84,11 @@ class _Fit(NamedTuple):
     spread: float
 
 
-def _fit(at: np.ndarray, seen: np.ndarray, scale: float, spread: float) -> _Fit:
+def _fit(at: np.ndarray, seen: np.ndarray, scale: float) -> _Fit:
     lower = np.linalg.cholesky(_covariance(at, scale))
     root = np.linalg.inv(lower)
     rest = root @ seen
-    likelihood, deviation = _likelihood(np.diag(lower), rest, spread)
+    likelihood, deviation = _likelihood(np.diag(lower), rest)
     return _Fit(likelihood, scale, root, root.T @ rest, deviation)
 
 
@@ -98,10 +96,10 @@ def _covariance(at: np.ndarray, scale: float) -> np.ndarray:
     return np.asarray(alike(at.astype(np.float64), at.astype(np.float64), scale) + NOISE * np.eye(len(at)))
 
 
-def _likelihood(diagonal: np.ndarray, rest: np.ndarray, spread: float) -> tuple[float, float]:
+def _likelihood(diagonal: np.ndarray, rest: np.ndarray) -> tuple[float, float]:
     """Log-likelihood at the best standard deviation, and this deviation."""
     square, count = float(rest @ rest), len(rest)
-    variance = max(spread**2, square / max(1, count))
+    variance = max(LEAST_SPREAD**2, square / max(1, count))
     return -0.5 * (count * math.log(variance) + square / variance) - float(np.log(diagonal).sum()), math.sqrt(variance)
 
 
@@ -144,7 +142,7 @@ class Weights:
         unlikely = float((((logs - mean) / SPREAD) ** 2).sum()) + ((mean - self._usual) / SPREAD) ** 2
         scaled = at * np.exp(logs).astype(np.float32)
         lower = np.linalg.cholesky(_covariance(scaled, 1.0))
-        return _likelihood(np.diag(lower), np.linalg.solve(lower, seen), 1e-4)[0] - 0.5 * unlikely
+        return _likelihood(np.diag(lower), np.linalg.solve(lower, seen))[0] - 0.5 * unlikely
 
 
 def alike(at: np.ndarray, other: np.ndarray, scale: float) -> np.ndarray:

@@ -27,7 +27,7 @@ class Call(Frozen):
     arguments: Mapping[str, Any]  # all parameters that are not tuned, by name, in order, with defaults
     options: Mapping[str, Any] = MappingProxyType({})  # launch options among the keywords, such as `num_warps`
     grid: Any = None  # as given by the caller; None for plain callables
-    since = None  # set by `Tuner` when it began to choose: what `active.drops` held then
+    since = None  # set by `Tuner`: the last of `active.drops` when it began to choose
 
     def full(self, config: Any) -> dict[str, Any]:
         """All arguments by name with the config's values, as passed to Triton's hooks."""
@@ -41,7 +41,7 @@ class Call(Frozen):
         return not kinds <= TENSORS and not all(map(is_tensor_type, kinds)) and any(map(_holds_descriptor, values))
 
     def without_memory(self) -> Call:
-        """The same call with a grid of one block, and of each tensor only its outline."""
+        """The same call with a grid of one block, and outlines in place of tensors."""
         arguments = {
             name: value if type(value) in PLAIN else Outline(value) if type(value) in TENSORS else outlined(value)
             for name, value in self.arguments.items()

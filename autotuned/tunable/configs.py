@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autotuned.tunable import readers
 
     class HasParameters(Protocol):
-        """What configs and calls are checked against: a `Tunable`."""
+        """The part of a `Tunable` that configs and calls are checked against."""
 
         name: str
         parameters: Sequence[Any]
@@ -213,8 +213,8 @@ def plain_values(config: Config) -> tuple[Any, ...] | None:
     kwargs = fields.pop("kwargs")
     values = *fields.values(), *kwargs.values()
     kinds = tuple(map(type, values))  # 1 equals True
-    plain = _AS_KEY.issuperset(kinds) and fields.get("ir_override") is None
-    return (len(fields), *fields, *kwargs, *kinds, *values) if plain else None
+    is_plain = _AS_KEY.issuperset(kinds) and fields.get("ir_override") is None
+    return (len(fields), *fields, *kwargs, *kinds, *values) if is_plain else None
 
 
 _AS_KEY = PLAIN - {float}  # -0.0 equals 0.0
@@ -236,7 +236,7 @@ _MOST_IDENTITIES = 1 << 16
 
 
 def label(form: Mapping[str, Json] | None, options: bool = True) -> str:
-    """A config for people: `BLOCK=1024 num_warps=4 num_stages=3`; `options`: whether to show the latter two."""
+    """A config in words: `BLOCK=1024 num_warps=4 num_stages=3`; `options`: whether to show the launch options."""
     if form is None:
         return "unfinished"
     words = [
@@ -244,15 +244,12 @@ def label(form: Mapping[str, Json] | None, options: bool = True) -> str:
         for name, value in form["kwargs"].items()
         if not (options and form.get(name) is not None)  # Triton prefers the field outside `kwargs`
     ]
-    if not options:
-        return " ".join(words + ["pre_hook"] * bool(form["pre_hook"])) or "no parameters"
-    words += [f"{name}={form[name]}" for name in ("num_warps", "num_stages")]
-    words += [
-        f"{name}={form[name]}"
-        for name, default in OPTIONS.items()
-        if name not in ("num_warps", "num_stages") and form[name] != default
-    ]
-    return " ".join(words + ["pre_hook"] * bool(form["pre_hook"]))
+    for name, default in OPTIONS.items() if options else ():
+        if name in ("num_warps", "num_stages") or form[name] != default:
+            words.append(f"{name}={form[name]}")
+    if form["pre_hook"]:
+        words.append("pre_hook")
+    return " ".join(words) or "no parameters"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -58,8 +58,7 @@ class TunableFunction(Tunable):
 
     @cached_property
     def _fingerprint(self) -> source.Fingerprint:
-        function = source.python_function(self.fn)
-        if function is None:
+        if source.python_function(self.fn) is None:
             raise DecorationError(f"@autotune: expected a Python function, got {self.fn!r:.80}.")
         return source.Fingerprint(self.fn, self._is_named)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -16,7 +17,7 @@ from autotuned.key import source
 from autotuned.key.key import is_tensor
 from autotuned.key.source_text import parsed_again
 from autotuned.triton_compat import fingerprint
-from autotuned.triton_compat import kernel as toolchain
+from autotuned.triton_compat import kernel as kernels
 from autotuned.tunable.call import Call, is_empty_grid, refuse_grid
 from autotuned.typed_json import Json
 
@@ -35,16 +36,16 @@ class TunableKernel:
     has_options = True
 
     def __init__(self, fn: Any, function: FunctionType, name: str, is_named: bool = False) -> None:
-        toolchain.remember_originals()
+        kernels.remember_originals()
         self.fn = fn
         self.function = function
         self.name = name
         self._is_named = is_named  # by the user: then the function's name is irrelevant
-        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(function)
-        self.filled = toolchain.filled(fn)
-        self.interpreted = toolchain.is_interpreted(fn)
+        self.parameters: Sequence[kernels.Parameter] = kernels.parameters(function)
+        self.filled = kernels.filled(fn)
+        self.interpreted = kernels.is_interpreted(fn)
         self.compiles_ahead = not self.interpreted
-        self.bindable = not self.interpreted and toolchain.is_plain_jit(fn)
+        self.bindable = not self.interpreted and kernels.is_plain_jit(fn)
         self._names = frozenset(parameter.name for parameter in self.parameters)
 
     @classmethod
@@ -55,7 +56,7 @@ class TunableKernel:
 
     def allows(self, name: str) -> bool:
         """Whether it is a parameter or a back-end compile option."""
-        return name in self._names or name in toolchain.option_names()
+        return name in self._names or name in kernels.option_names()
 
     def settings(self, config: Any) -> Mapping[str, Any]:
         """Parameters and all options such as `num_warps`."""
@@ -72,16 +73,16 @@ class TunableKernel:
 
     def environment(self) -> dict[str, str]:
         """Triton's cache-invalidating variables."""
-        return toolchain.environment()
+        return kernels.environment()
 
     def environment_changed(self) -> None:
         """Forget binaries, so that trials do not measure those of the earlier environment."""
-        toolchain.forget_binaries(self.fn)
+        kernels.forget_binaries(self.fn)
 
     @once
     def _fingerprints(self) -> list[tuple[str, source.Fingerprint]]:
-        found = [("", source.Fingerprint(toolchain.innermost(self.fn), nameless=self._is_named))]
-        for layer in toolchain.layers(self.fn):
+        found = [("", source.Fingerprint(kernels.innermost(self.fn), nameless=self._is_named))]
+        for layer in kernels.layers(self.fn):
             heuristics = getattr(layer, "values", None) or {}
             found += [(f"{name}:", source.Fingerprint(function)) for name, function in sorted(heuristics.items())]
         return found
@@ -92,7 +93,8 @@ class TunableKernel:
         found = self._fingerprints
         if len(found) == 1:
             return found[0][1].value()
-        return _joined([f"{name}{fingerprint.value()}" for name, fingerprint in found])
+        lines = "\n".join(f"{name}{fingerprint.value()}" for name, fingerprint in found)
+        return hashlib.sha256(lines.encode()).hexdigest()
 
     @cached_property
     def _exact(self) -> exact.Exact:
@@ -115,17 +117,14 @@ class TunableKernel:
     @property
     def opaque(self) -> list[tuple[str, Any]]:
         """Values used by kernel, callees and heuristics that the last `source` cannot represent."""
-        every = self._fingerprints
-        if len(every) == 1:
-            return every[0][1].opaque
-        return [(f"{name}{at}", value) for name, found in every for at, value in found.opaque]
+        return [(f"{name}{at}", value) for name, found in self._fingerprints for at, value in found.opaque]
 
     def launch(self, call: Call, config: Any) -> Any:
         """Launch through Triton; returns Triton's result."""
         try:
             return self.fn.run(*call.args, grid=call.grid, warmup=False, **call.kwargs, **self.settings(config))
         except Exception as error:
-            toolchain.forget_failed_loads(self.fn)
+            kernels.forget_failed_loads(self.fn)
             refuse_grid(call.grid, call.full(config), self.name, error)
             raise
 
@@ -137,7 +136,7 @@ class TunableKernel:
     def everything(self, call: Call, config: Any) -> dict[str, Any]:
         """All arguments, as for a grid callable, including those computed by heuristics."""
         arguments = call.full(config)
-        for layer in toolchain.layers(self.fn) if self.filled else ():
+        for layer in kernels.layers(self.fn) if self.filled else ():
             for name, heuristic in (getattr(layer, "values", None) or {}).items():
                 arguments[name] = heuristic(dict(arguments))
         return arguments
@@ -146,7 +145,7 @@ class TunableKernel:
         """Warm up through Triton and load the binary, which fails if it needs too many resources."""
         if self.interpreted:
             return None
-        return toolchain.loaded(self._warm_up(call, config))
+        return kernels.loaded(self._warm_up(call, config))
 
     def _warm_up(self, call: Call, config: Any) -> Any:
         settings = self.settings(config)
@@ -156,10 +155,10 @@ class TunableKernel:
         """Warm up through Triton, compiling in the executor; the returned function loads the binary."""
         if self.interpreted:
             return None
-        jit = toolchain.innermost(self.fn)
+        jit = kernels.innermost(self.fn)
         promised = unfinished.promised(jit).items()
         kernel = compiled.compiling_in(executor, lambda: self._warm_up(call, config), promised)
-        return unfinished.Compiling(jit, kernel, toolchain.loaded)
+        return unfinished.Compiling(jit, kernel, kernels.loaded)
 
     def compile_class(self, call: Call) -> Hashable | None:
         """Types, alignment and integer classes; None under heuristics, whose values may depend on anything."""
@@ -183,10 +182,10 @@ class TunableKernel:
         if self.interpreted:
             return
         try:
-            compiled = self.compile(call, config)
+            binary = self.compile(call, config)
         except Exception:  # it won by an earlier timing; its launch will report the error
             return
-        cache.promote(compiled, folder)
+        cache.promote(binary, folder)
 
 
 _UNKNOWN = "unknown"
@@ -206,9 +205,3 @@ def _word(value: Any, constexpr: bool) -> Hashable:
         words = tuple(_word(part, constexpr) for part in value)
         return _UNKNOWN if _UNKNOWN in words else words
     return _UNKNOWN
-
-
-def _joined(parts: list[str]) -> str:
-    import hashlib
-
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

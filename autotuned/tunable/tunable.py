@@ -58,7 +58,7 @@ class Tunable(Protocol):
         return None
 
     def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
-        """Start compiling in an executor; returns a function that waits and finishes what `compile` does, or None.
+        """Start `compile` in an executor; returns a function that waits for the binary and loads it, or None.
 
         Errors before the compiler runs are raised at once.
         """

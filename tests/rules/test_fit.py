@@ -177,6 +177,21 @@ def test_calls_of_one_shape_give_no_rule():
     assert fit.fit(table, 0.05).why_not == "all calls have the same sizes"
 
 
+@pytest.mark.parametrize(
+    ("among", "why_not"),
+    [
+        pytest.param(0, "none of its leaves has a bound within 5.0%", id="held in one band only"),
+        pytest.param(None, "none of the chosen configs is within 5.0% of any best time", id="never measured"),
+    ],
+)
+def test_given_configs_that_hold_few_calls_give_no_rule(among, why_not):
+    table = steps_table()
+    times = [dict(zip(table.configs, (10.0 if row < 3 else 20.0, 10.0))) for row in range(len(table))]
+    table = Table(table.names, table.sizes, times, table.pattern)
+    found = fit.fit(table, 0.05, 1, ["other"] if among is None else [table.configs[among]])
+    assert (found.why_not, found.served) == (why_not, 0.0)
+
+
 def test_where_one_config_is_as_good_no_rule_is_worth_it():
     found = fit.fit(steps_table(loss=0.004), 0.05)
     assert "neither 1% better on average nor half the worst" in found.why_not

@@ -1,6 +1,9 @@
 """Configs that are not tried: which, why, and for how long."""
 
+from functools import partial
+
 import pytest
+from anywhere import interrupt
 from fakes import FakeConfig, form
 
 from autotuned.search import exclusions
@@ -54,3 +57,14 @@ def test_what_is_excluded_is_bounded_and_forgotten_by_kind_of_calls(monkeypatch)
     assert [key for key in "abc" if mine.of(key)] == ["b", "c"]
     assert mine.without("c", {"config": 1, "other": 2}) == {"other": 2}
     assert mine.without("a", {"config": 1}) == {"config": 1}
+
+
+def test_threads_may_exclude_configs_at_once(monkeypatch):
+    """A search ended in a `RuntimeError` if another thread excluded a config at the wrong moment."""
+
+    def begin():
+        mine = Exclusions({"a": {}, "b": {}})
+        return partial(mine.add, "c", "config", Reason.NOT_LAUNCHED, "so"), lambda: mine.setdefault("d", {})
+
+    monkeypatch.setattr(exclusions, "LIMIT", 2)
+    interrupt(Exclusions.add, begin)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import triton
+from anywhere import interrupt
 from declared_space import Table, microseconds, space, tuned, values
 from triton import Config
 
@@ -18,6 +20,7 @@ from autotuned.errors import AllConfigsFailedError, DecorationError, PruningErro
 from autotuned.resolve import fallback
 from autotuned.search import batches, search
 from autotuned.search.exclusions import Exclusion, Reason
+from autotuned.space import declared
 from autotuned.store import listing
 
 
@@ -96,6 +99,19 @@ def test_a_call_that_allows_more_is_searched_and_one_that_allows_less_is_not(sam
     for most, best in ((16, (16, 32, 0)), (512, (64, 32, 0))):
         f(1, most)
         assert values(f.best_config) == best and not f.table.asked
+
+
+def test_threads_may_ask_for_the_members_of_different_calls_at_once(monkeypatch):
+    """A call ended in a `KeyError` if others, with more values than are kept, asked at the wrong moment."""
+
+    def begin():
+        declaration = declared.Declaration(space(where=[lambda a, n: a <= n]), "guided", False, "declared.f")
+        ask = declaration.members
+        ask({"n": 4})
+        return partial(ask, {"n": 8}), lambda: [ask({"n": n}) for n in (16, 32)]
+
+    monkeypatch.setattr(declared, "KEPT", 1)
+    interrupt(declared.Declaration.members, begin)
 
 
 def test_what_others_measured_comes_first():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
+from anywhere import interrupt
 from declared_space import Table, space, tuned, values
 from triton import Config
 
 import autotuned
 from autotuned import autotune
 from autotuned.errors import AllConfigsFailedError, DecorationError
+from autotuned.space import declared
 from autotuned.store import listing
 
 
@@ -48,6 +51,17 @@ def test_each_key_has_a_search_of_its_own():
             f(n)
             assert values(f.best_config) == (64, 32, 0)
         f.cache_clear()
+
+
+def test_threads_that_search_at_once_get_one_strategy_each():
+    """A search ended in an `IndexError` if another took the user's object at the wrong moment."""
+
+    def begin():
+        declaration = declared.Declaration(space(), Own([]), False, "declared.f")
+        search = partial(declaration.strategy, declaration.members({"n": 1}), [])
+        return search, search
+
+    interrupt(declared.Declaration.strategy, begin)
 
 
 def test_a_strategy_that_cannot_be_copied_serves_one_key():

@@ -12,6 +12,7 @@ from triton import Config
 from autotuned import Space, pow2s
 from autotuned.errors import SpaceError
 from autotuned.space import parts
+from autotuned.space.members import EXACT_LISTS
 
 
 def tiles(**more):
@@ -103,6 +104,13 @@ def test_a_space_of_a_hundred_million_is_not_listed():
     assert members.some(random.Random(0), 100).shape == (100, 10)
 
 
+def test_a_sample_of_a_large_space_has_each_member_once():
+    """A member that was drawn twice stayed a candidate of the guided strategy after it was measured."""
+    members = Space({"a": range(300), "b": range(300)}).members()
+    drawn = [tuple(row) for row in members.some(random.Random(0)).tolist()]
+    assert len(set(drawn)) == len(drawn) == EXACT_LISTS and all(map(members.holds, drawn))
+
+
 def test_what_one_part_cannot_list_is_an_estimate_that_says_so():
     names = [f"p{place}" for place in range(8)]
     space = Space(
@@ -150,6 +158,8 @@ def test_first_are_members_that_are_tried_first():
         (lambda: Space({"A": [1]}, where=[lambda B: B]), r"where\[0\] \(lambda of B\): expected a callable that names a parameter"),
         (lambda: Space({"A": [1]}, where=[eval("lambda A, /: A")]), "given by name"),
         (lambda: Space({"A": [1]}, first=[{"B": 1}]), "first: expected a Config or a dict"),
+        (lambda: Space({"A": [1]}, first={"A": 1}), "first: expected a list of configs, got dict"),
+        (lambda: Space({"A": [1]}, first=Config({"A": 1})), "first: expected a list of configs, got Config"),
         (lambda: Space({"A": [1]}, first=[{"A": 2}]), "first: expected A among its values"),
         (lambda: Space({"A": [1]}, where=[lambda A: A > 3]).members(), r"got none: where\[0\] \(lambda of A\) leaves nothing"),
         (lambda: Space({"A": [0]}, where=[lambda A: 1 / A]).members(), r"where\[0\].*ZeroDivisionError.*for A=0"),

@@ -278,7 +278,8 @@ def test_b82_a_wrong_first_config_is_no_reference():
 
 def test_twins_of_a_config_that_lost_the_device_have_no_time():
     """A binary that was launched once and never sampled: its twin has nothing to share."""
-    board = Board(SimpleNamespace(configs={"a": None, "b": None}, form=lambda identity: {}, known={}))
+    job = SimpleNamespace(configs={"a": None, "b": None}, form=lambda identity: {}, known={})
+    board = Board(job, lambda: None)
     board.trials = [Trial(index, lambda: None, lambda: None) for index in range(2)]
     board.pair(board.trials[1], board.trials[0])
     assert board.timings() == []

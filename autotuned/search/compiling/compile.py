@@ -34,9 +34,7 @@ log = logging.getLogger("autotuned")
 
 @dataclass(frozen=True)
 class Ready:
-    """A config that may launch; `take()` returns its index, or an earlier duplicate's, and raises any error of the
-    wrong.
-    """
+    """A config that may launch; `take()` returns its index or an earlier duplicate's, or raises what went wrong."""
 
     wanted: Wanted
     take: Callable[[], int]
@@ -52,7 +50,7 @@ class _Terms:
     enough: Callable[[], bool]
     further: Callable[[], Iterable[Wanted]]
     early: bool  # yield each config once it is compiled, in the given order, not when all are
-    slow: Stragglers | None  # takes the compilations not to be waited for; None to wait for all
+    slow: Stragglers | None  # keeps the compilations that are not waited for; None to wait for all
 
 
 class CompileStream:
@@ -97,7 +95,8 @@ class CompileStream:
             tick: Called now and then with a config that is compiling.
             enough: Whether a config has run; until then the deadline does not count.
             more: Called after each yielded config; returns more configs to compile.
-            slow: Takes the compilations not to be waited for, without `deadline` and `more`; None to wait for all.
+            slow: Keeps the compilations that are not waited for; only without `deadline` and `more`. None to wait for
+                all.
 
         Raises:
             ValueError: `AUTOTUNED_COMPILE_WORKERS` holds no number.
@@ -150,7 +149,7 @@ class CompileStream:
         return compiled
 
     def _in_turn(self, wanted: Sequence[Wanted], terms: _Terms) -> Iterator[Ready]:
-        """Suspects one after the other, each for its share of the time left; without a deadline if none other ran."""
+        """Suspects one after the other, each in its share of the time left; the last may exceed it if none has run."""
         for left, one in zip(range(len(wanted), 0, -1), wanted):
             share = time.monotonic() + (terms.deadline - time.monotonic()) / left
             enough = terms.enough if left == 1 else lambda: True

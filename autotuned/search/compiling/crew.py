@@ -71,9 +71,7 @@ class Crew:
         self._over.set()
 
     def wait(self, tick: Callable[[], None]) -> bool:
-        """Wait until all are done, calling `tick` now and then; False if nothing came for `STALL_S`, or without
-        threads.
-        """
+        """Wait until all are done, calling `tick` now and then; False without threads, or if none ends in `STALL_S`."""
         while self._open and time.monotonic() - self._latest_s < STALL_S and not self._over.is_set():
             with self._ended:
                 self._ended.wait_for(lambda: not self._open or self._over.is_set(), TICK_S)

@@ -23,10 +23,10 @@ def count(configs: int, all_cores: bool = False, root: Path = Path("/"), limited
 
     Args:
         configs: Number of configs to compile.
-        all_cores: Not to share them beforehand: the workers take turns with other ranks (`crew.Turns`).
+        all_cores: Count all cores: the workers take turns with those of other ranks (`crew.Turns`).
         root: Where to look for `/proc` and `/sys`.
-        limited: Whether a deadline ends the search: it can leave only a worker, so that a slow compilation holds up
-            neither the search nor, if there is memory for two, the other configs.
+        limited: Whether the search may go on without a slow compilation: then even one config gets a worker, since only
+            that can be left behind, and several get two if there is memory, so that one does not hold up the others.
 
     Raises:
         ValueError: `AUTOTUNED_COMPILE_WORKERS` is not a number of 0 or more.
@@ -42,7 +42,7 @@ def count(configs: int, all_cores: bool = False, root: Path = Path("/"), limited
     return workers if workers > 1 or limited else 0
 
 
-def ahead(root: Path = Path("/")) -> int:
+def ahead() -> int:
     """Number of threads that compile before anything is measured; 0 for none, as on one core.
 
     Uses all cores, since nothing else runs; ranks of this host take turns (`crew.Crew`).
@@ -51,20 +51,19 @@ def ahead(root: Path = Path("/")) -> int:
         ValueError: `AUTOTUNED_COMPILE_WORKERS` is not a number of 0 or more.
     """
     asked = env.compile_workers()
-    workers = on_this_host(root) if asked is None else asked
+    workers = on_this_host() if asked is None else asked
     return workers if workers > 1 else 0
 
 
-def on_this_host(root: Path = Path("/")) -> int:
+def on_this_host() -> int:
     """Compilations that cores and memory of this host allow at once."""
-    return min(cores(root), memory_bytes(root) // THREAD_BYTES)
+    return min(cores(), memory_bytes() // THREAD_BYTES)
 
 
 def places(root: Path = Path("/")) -> list[int]:
-    """Numbers of the places on this host that this process compiles at, one for each compilation at a time.
+    """Numbers of this host's places that this process may compile at, one compilation each at a time.
 
-    Processes that share cores, or memory that is short for one compilation a core, have places in common; those that
-    are bound to separate cores have none.
+    Processes have places in common if they share cores, or if memory is too short for one compilation per core.
     """
     most = max(1, memory_bytes(root) // THREAD_BYTES)
     return sorted({core % most for core in _allowed()})[: cores(root)]

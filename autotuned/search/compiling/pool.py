@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autotuned")
 TICK_S = 0.25  # interval of `tick` while waiting for compilers
-POLL_S, SAY_AFTER_S = 1.0, 5.0  # interval between looks at the main thread; then wait so long before saying anything
+POLL_S, SAY_AFTER_S = 1.0, 5.0  # interval between looks at the main thread; wait after its end before the warning
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Wanted:
     config: Any
     hooked: bool = False  # user code runs before the launch: it may write tensors, and change the compilation
     likely: bool = False  # to be tried first: it won for a similar call
-    suspect: bool = False  # a process died while compiling it: compile it alone, to know whom to blame
+    suspect: bool = False  # a process died while compiling it: compile it alone, so that it can be blamed
 
     @property
     def size(self) -> float:
@@ -177,7 +177,7 @@ class Pool:
             self._slow.note(future is None or (not future.cancelled() and future.exception() is None))
 
     def _leaves(self) -> bool:
-        """Whether the search goes on without the configs that are compiling: all others are given out."""
+        """Whether the search goes on without the configs that are compiling, once all others are given out."""
         if self._slow is None or not self.done.empty() or len(self.begun) < len(self._open):
             return False
         compiling = {one.identity: future for one, future in self._open.values()}

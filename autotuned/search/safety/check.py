@@ -263,9 +263,7 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Map
 def _copied(
     arguments: Mapping[str, Any], tensors: Mapping[str, list[Any]], copies: Mapping[str, list[Any]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Copies of the arguments that hold these tensors, with the tensors' copies inside; and why others cannot be
-    copied.
-    """
+    """Copies of the arguments that hold these tensors, with the tensors' copies inside; and why others have none."""
     copied, uncopied = {}, {}
     for name in arguments.keys() & tensors.keys():
         instead = {id(tensor): made for tensor, made in zip(tensors[name], copies[name])}
@@ -301,6 +299,6 @@ def is_all_nan(tensor: Any) -> bool:
     return bool(_library_of(tensor).isnan(_wide(tensor, str(tensor.dtype))).all())
 
 
-def _mean(values: Any, math: Any) -> Any:
-    finite = values[math.isfinite(values)]
+def _mean(values: Any, library: Any) -> Any:
+    finite = values[library.isfinite(values)]
     return finite.mean() if len(finite) and "int" not in str(values.dtype) else 0

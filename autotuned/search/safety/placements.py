@@ -71,12 +71,12 @@ def _is_plain(value: Any) -> bool:
 
 
 def _are_together(tensors: list[Any]) -> bool:
-    """Whether a copy is reached as its original is: a GPU reaches pinned host memory, and peers, but not any other."""
+    """Whether all are on one device and none is in pinned memory, which a GPU reaches, unlike a plain copy."""
     return len({one.device for one in tensors}) == 1 and not any(one.is_pinned() for one in tensors if not one.is_cuda)
 
 
 def _are_apart(tensors: list[Any]) -> bool:
-    """Whether storages that are not the same have no byte in common, as two made from one NumPy array may."""
+    """Whether distinct storages do not overlap; two that were made from one NumPy array may."""
     spans = sorted({_span(one) for one in tensors if one.untyped_storage().nbytes()})
     return all(start + size <= after for (start, size), (after, _) in itertools.pairwise(spans))
 
@@ -127,14 +127,14 @@ def _placed(call: Call, tensors: list[tuple[str, Any]], written: Collection[str]
 
 
 def _alike(view: Any, tensor: Any) -> Any:
-    """A view as the kind of object that the tensor is: callables may ask whether it needs gradients, for attributes."""
+    """A view with the tensor's class, `requires_grad` and attributes, which callables may read."""
     made = view.as_subclass(type(tensor)).requires_grad_(tensor.requires_grad)
     vars(made).update(vars(tensor))
     return made
 
 
 def _copy(torch: Any, tensor: Any) -> tuple[Any, Any, int]:
-    """The bytes of a tensor's storage, a copy, and the byte at which that begins in its own storage."""
+    """The bytes of a tensor's storage, a copy, and the byte of the copy's own storage at which it begins."""
     storage = tensor.untyped_storage()
     source = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
     room = torch.empty(storage.nbytes() + ALIGNED, dtype=torch.uint8, device=tensor.device)

@@ -1,10 +1,12 @@
-"""Which tensors `Check(poison=)` fills before a checked launch, found by trial if the compiled code does not tell."""
+"""Finds the tensors that `Check(poison=)` covers, in compiled code or else by trial, and fills them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotuned.key.memory import bytes_in, elements, is_torch
 from autotuned.search.safety.check import Checker, is_all_nan, outputs_of
 
 if TYPE_CHECKING:
@@ -13,11 +15,13 @@ if TYPE_CHECKING:
     from autotuned.search.safety.protection import Guard
     from autotuned.search.trial import Trial
 
+PATTERN = 0x5A  # for integers: a value that kernels are unlikely to leave
+
 
 class Poison:
     """Poisoned arguments of a search.
 
-    With `poison=True` these are the arguments that are written and not read. Compiled code tells which; otherwise each
+    With `poison=True` these are the arguments that are written and not read. If compiled code does not tell which, each
     floating-point argument is tried. Integers are skipped: they may be indices, and a wild read ends the process.
 
     Args:
@@ -83,5 +87,28 @@ class Poison:
 
     def _floating(self, name: str) -> list[Any]:
         """Tensors of an argument with floating-point or complex numbers."""
-        found = outputs_of(self._job.call.arguments, [name])
-        return [tensor for _, tensor in found if "float" in str(tensor.dtype) or "complex" in str(tensor.dtype)]
+        return [tensor for _, tensor in outputs_of(self._job.call.arguments, [name]) if _is_floating(tensor)]
+
+
+def _is_floating(tensor: Any) -> bool:
+    return "float" in str(tensor.dtype) or "complex" in str(tensor.dtype)
+
+
+def fill(tensors: Iterable[Any]) -> None:
+    """Fill tensors with values that no kernel should leave: NaN, a pattern for integers, True for booleans."""
+    for tensor in tensors:
+        value = math.nan if _is_floating(tensor) else True if "bool" in str(tensor.dtype) else PATTERN
+        if not is_torch(tensor):
+            tensor[...] = value
+            continue
+        import torch
+
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            _fill_torch(elements(tensor), value)
+
+
+def _fill_torch(view: Any, value: float | int | bool) -> None:
+    try:
+        view.fill_(value)
+    except NotImplementedError:  # torch fills no four-bit dtypes, among others
+        bytes_in(view).fill_(PATTERN)

@@ -14,7 +14,7 @@ from autotuned.key import memory
 from autotuned.key.key import strides_of
 from autotuned.key.memory import address, bytes_in, elements, is_torch, tensors_in
 from autotuned.launch import bound
-from autotuned.search.failures import is_memory_error
+from autotuned.search.failures import is_memory_error, suppress_memory_errors
 
 if TYPE_CHECKING:
     from autotuned.search.compiling.compile import CompileStream
@@ -63,11 +63,8 @@ def _copy_of(view: Any, on_host: bool) -> Any:
     with torch.inference_mode(view.is_inference()), torch.no_grad():
         if on_host:
             return _to_host(view)
-        try:
+        with suppress_memory_errors():
             return view.clone()
-        except Exception as error:
-            if not is_memory_error(error):
-                raise
         return _to_host(view)  # slower to restore, but the search continues
 
 
@@ -129,21 +126,18 @@ def _across(to: Any, source: Any, limit: int, non_blocking: bool = False) -> Non
 
 
 def _same_bits(view: Any, saved: Any, limit: int = CHUNK_BYTES) -> bool:
-    """Whether two tensors hold the same bits; also False if memory is too short to tell, since restoring once too often
-    is harmless.
+    """Whether two tensors hold the same bits.
+
+    False if memory is too short to compare them: restoring once too often is harmless.
     """
     if not is_torch(view):
         return bool(view.tobytes() == saved.tobytes())
     import torch
 
     at_last = limit < SMALLEST_CHUNK_BYTES  # then compare in host memory
-    with torch.inference_mode(view.is_inference()), torch.no_grad():
-        try:
-            where, pairs = "cpu" if at_last else saved.device, _parts(view, saved, limit)
-            return all(torch.equal(_bytes_of(part.to(where)), _bytes_of(kept.to(where))) for part, kept in pairs)
-        except Exception as error:
-            if not is_memory_error(error):
-                raise
+    with torch.inference_mode(view.is_inference()), torch.no_grad(), suppress_memory_errors():
+        where, pairs = "cpu" if at_last else saved.device, _parts(view, saved, limit)
+        return all(torch.equal(_bytes_of(part.to(where)), _bytes_of(kept.to(where))) for part, kept in pairs)
     return False if at_last else _same_bits(view, saved, limit // 8)
 
 
@@ -156,7 +150,7 @@ def _bytes_of(tensor: Any) -> Any:
 
 
 class Known(NamedTuple):
-    """What is known of arguments before the first launch."""
+    """Facts about arguments that are known before the first launch."""
 
     restore: Iterable[str] = ()  # names to restore in any case
     unread: Collection[str] = ()  # names that trials do not read: restored at the end, and by `renew`
@@ -175,7 +169,7 @@ class Protection:
         zero: Names zeroed before each trial.
         watch: Watch every tensor even if `restore` is given; this affects `seen` only.
         on_host: Keep all copies in host memory.
-        also: What is known of some names.
+        also: Facts about some names.
     """
 
     def __init__(
@@ -226,7 +220,7 @@ class Protection:
             bound.zero(self._zeroed)
 
     def renew(self) -> None:
-        """Restore what trials do not read: its content is needed now."""
+        """Restore the arguments that trials do not read too: their content is needed now."""
         for snapshot in self._written:
             if snapshot in self._unread:
                 snapshot.restore()
@@ -303,31 +297,6 @@ def without_gradients() -> Iterator[None]:
         yield
 
 
-PATTERN = 0x5A  # for integers: a value that kernels are unlikely to leave
-
-
-def poison(tensors: Iterable[Any]) -> None:
-    """Fill tensors with values that no kernel should leave: NaN, a pattern for integers, True for booleans."""
-    for tensor in tensors:
-        dtype = str(tensor.dtype)
-        is_float = "float" in dtype or "complex" in dtype
-        value = math.nan if is_float else True if "bool" in dtype else PATTERN
-        if not is_torch(tensor):
-            tensor[...] = value
-            continue
-        import torch
-
-        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-            _fill(elements(tensor), value)
-
-
-def _fill(view: Any, value: float | int | bool) -> None:
-    try:
-        view.fill_(value)
-    except NotImplementedError:  # torch fills no four-bit dtypes, among others
-        bytes_in(view).fill_(PATTERN)
-
-
 # -- during a search ---------------------------------------------------------------------------------------------------
 
 
@@ -370,11 +339,8 @@ class Guard:
         own = set(job.call.arguments if job.named is None else job.named)
         also = Known(known, self._unread(), set(job.restore or ()) - own)
         make = partial(Protection, job.call.arguments, restore, job.zero, watch, also=also)
-        try:
+        with suppress_memory_errors():
             return make()
-        except Exception as error:
-            if not is_memory_error(error):
-                raise
         self.is_short = True
         job.timer.free()
         return make(on_host=True)
@@ -392,17 +358,14 @@ class Guard:
 
     def with_room(self, act: Callable[[], Result]) -> Result:
         """Call `act`; if memory runs out, free what can be spared and call it again."""
-        try:
+        with suppress_memory_errors():
             return act()
-        except Exception as error:
-            if not is_memory_error(error):
-                raise
         self.is_short = True
         self.protection.move_to_host()
         self._job.timer.free()  # last: it also releases the memory of the moved copies
         return act()
 
-    # -- what is known -------------------------------------------------------------------------------------------
+    # -- findings ------------------------------------------------------------------------------------------------
 
     @property
     def written(self) -> list[str]:

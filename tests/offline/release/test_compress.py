@@ -13,6 +13,7 @@ import autotuned
 from autotuned import errors
 from autotuned.configfiles import file as configfile
 from autotuned.store import layout, listing, records
+from autotuned.store.record import Timing, TuningRecord
 
 
 def written(result) -> configfile.ConfigFile:
@@ -87,6 +88,19 @@ def test_under_a_limit_what_cannot_be_held_is_named_and_keeps_its_config(tmp_pat
     assert all("within 5.0% of its best" in one.why for one in result.left)
     assert all(entry.config == form(ALIGNED if found.call["values"]["M"] % 64 == 0 else RAGGED)
                for found, entry in written(result).entries())  # fmt: skip
+
+
+def test_under_a_limit_a_dtype_may_have_been_measured_with_other_configs(tmp_path):
+    """`compress` ended in NumPy's `ValueError`."""
+    keep_all(only=(RAGGED,))
+    for m in TUNED[:30]:
+        tensors = {"x": {**key(m).call["tensors"]["x"], "dtype": "torch.float16"}}
+        half, timing = key(m).replace(call={**key(m).call, "tensors": tensors}), Timing(form(SLOW), 9.0, 9.0, 9.0, 5)
+        records.keep(TuningRecord(half, form(SLOW), 9.0, "ok", (timing,), {"default": form(SLOW)}))
+    result = files(tmp_path, max_configs=1)
+    [kernel] = result.kernels
+    assert (kernel.calls, kernel.configs, len(result.left)) == (110, (form(RAGGED),), 30)
+    assert any("none of the chosen configs is within 5.0%" in one.why_not for one in kernel.fits)
 
 
 def test_calls_without_times_are_named_and_never_guessed(tmp_path):

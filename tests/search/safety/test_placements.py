@@ -374,7 +374,7 @@ def duelled(
     with pytest.MonkeyPatch.context() as patch, autotuned.mode("search"):
         patch.setattr(duels, "SHARE", share)
         if not knows_race:
-            patch.setattr(duels.Duel, "_raced", None)
+            patch.setattr(duels.Duel, "_race", None)
         run(x, 4)
     del starts[x.data_ptr()]
     return int(run.best_config.kwargs["fast"]), list(starts.values())

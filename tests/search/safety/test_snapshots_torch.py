@@ -1,4 +1,4 @@
-"""`search/safety/snapshots.py` on torch tensors: views, dtypes, and what autograd must not see."""
+"""Snapshots in `search/safety/protection.py` on torch tensors: views, dtypes, and what autograd must not see."""
 
 import itertools
 from collections.abc import Callable
@@ -10,8 +10,9 @@ from fakes import FakeDescriptor
 
 from autotuned.key.memory import aliases, elements
 from autotuned.launch.bound import zero_named
+from autotuned.search.safety import poison
 from autotuned.search.safety import protection as snapshots
-from autotuned.search.safety.protection import Protection, Snapshot, poison
+from autotuned.search.safety.protection import Protection, Snapshot
 
 
 def matrix() -> torch.Tensor:
@@ -113,7 +114,7 @@ def test_every_dtype_that_torch_names_is_restored_and_poisoned(dtype: torch.dtyp
     assert not snapshot.changed()
     untouched = (memory == 3).sum()
     assert (untouched, (memory == 5).sum()) == (32, 32)
-    poison([tensor])
+    poison.fill([tensor])
     assert snapshot.changed()
     assert (memory == 3).sum() == 32
 
@@ -379,7 +380,7 @@ def test_one_view_under_several_names_is_copied_once() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_poison_is_no_value_that_a_kernel_leaves(dtype: torch.dtype) -> None:
     tensor = torch.zeros(4, 6).to(dtype)
-    snapshots.poison([tensor[:, ::2]])
+    poison.fill([tensor[:, ::2]])
     poisoned = tensor.to(torch.complex64)[:, ::2]
     assert bool((poisoned != 0).all())
     assert bool(poisoned.isnan().all()) == (dtype.is_floating_point or dtype.is_complex)
