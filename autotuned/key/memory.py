@@ -236,11 +236,12 @@ def refuse_without_tensor(arguments: Mapping[str, Any], lists: Mapping[str, Iter
         for name in names:
             if name in arguments and (_is_none(arguments[name]) or any(tensors_in(name, arguments[name]))):
                 continue
-            value: Any = arguments.get(name, "values that configs or heuristics set")
+            value: Any = arguments.get(name)
+            known = f"{type(value).__name__}: {value!r:.60}"
             raise CallError(
                 f"`{kernel}`: {label} names {name!r}: expected a tensor, or an object that contains one, "
-                f"got {type(value).__name__}: {value!r:.60}. Pass the tensor itself, "
-                f"or remove {name!r} from {label}=.",
+                f"got {known if name in arguments else 'a value that a config or heuristic sets'}. "
+                f"Pass the tensor itself, or remove {name!r} from {label}=.",
                 kernel=kernel,
             )
 

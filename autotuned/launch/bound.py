@@ -96,7 +96,7 @@ class Prologue:
 
 
 def zero_named(arguments: Mapping[str, Any], names: Iterable[str], kernel: str) -> None:
-    """Zero the named arguments, skipping None and absent ones; CallError if one contains no tensor.
+    """Zero the named arguments except those that are None; CallError if one is missing or contains no tensor.
 
     Called by `Prologue`; on a hit in C by `zero_directly` in c/submit.h.
     """
