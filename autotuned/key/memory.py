@@ -259,9 +259,9 @@ def gpu_of(value: Any) -> int | None:
 
 
 def gpu_within(value: Any) -> int | None:
-    """The same, for an argument that is not itself a plain array.
+    """Like `gpu_of`, for an argument that is not itself a plain array.
 
-    Large values are searched only near their root, breadth first, since launches do this on every call.
+    Large values are searched only near their root, breadth first, since every launch does this.
     """
     for array in _walk(value, deque.popleft, NEAR, FIRST):
         if array is not _CUT and (index := _gpu_index(array)) is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 from autotuned._startup import Frozen
@@ -17,7 +16,7 @@ from autotuned.typed_json import Json, canonical
 
 OTHER = 8.0  # octaves for each differing part that is not a size: the same as a size ratio of 256
 _SIZE = 0.5  # replaces a size in an outline; keys contain no such number
-Sizes = tuple[tuple[int, ...], ...]
+_Sizes = tuple[tuple[int, ...], ...]  # those at each place
 Rank = tuple[bool, float, int]  # whether the calls differ, the distance of the keys, the index in the list
 
 
@@ -70,7 +69,7 @@ class Apart(Frozen):
 class Member(Frozen):
     """A key in a group: its sizes, the sum of their logarithms, and its index in the list."""
 
-    sizes: Sizes
+    sizes: _Sizes
     octaves: float
     number: int
     key: Key
@@ -96,19 +95,15 @@ class Group:
                 below -= 1
 
 
-@dataclass
 class Alike:
     """Keys to search for the nearest one: prepared once, queried often.
 
     The nearest key has the same call if any has, then the smallest distance, then the lowest index.
     """
 
-    keys: Iterable[Key]
-    _groups: dict[Outline, Group] = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, keys: Iterable[Key]) -> None:
         found: dict[Outline, list[Member]] = {}
-        for number, key in enumerate(self.keys):
+        for number, key in enumerate(keys):
             outline, sizes = _outlined(key)
             octaves = math.fsum(octave(size) for group in sizes for size in group)
             found.setdefault(outline, []).append(Member(sizes, octaves, number, key))
@@ -134,7 +129,7 @@ def distances(key: Key, others: Iterable[Key]) -> Iterator[float]:
         yield octaves_between(_picked(mine, apart.mine), _picked(sizes, apart.theirs), apart.count)
 
 
-def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: Sizes, group: Group) -> tuple[Rank, Key] | None:
+def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: _Sizes, group: Group) -> tuple[Rank, Key] | None:
     """The best so far, or a nearer member of a group.
 
     Sums of n logarithms differ by at most sqrt(n) times the distance, and members are visited in order of that sum:
@@ -154,11 +149,11 @@ def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: Sizes, group: Gr
     return best
 
 
-def _picked(sizes: Sizes, places: Iterable[int]) -> list[int]:
+def _picked(sizes: _Sizes, places: Iterable[int]) -> list[int]:
     return [size for place in places for size in sizes[place]]
 
 
-def _outlined(key: Key) -> tuple[Outline, Sizes]:
+def _outlined(key: Key) -> tuple[Outline, _Sizes]:
     sizes: dict[str, tuple[int, ...]] = {}
     call = {name: _without_sizes(part, name, sizes) for name, part in sorted(key.call.items())}
     places = tuple((place, len(found)) for place, found in sizes.items())

@@ -238,13 +238,13 @@ class Walk:
     def _foreign(self, name: str, function: FunctionType, holder: Any) -> None:
         """Record another package's code by name, with the values that it closes over."""
         home = naming.home_of(str(function.__globals__.get("__name__", function.__module__)))
-        if home.partition(".")[0] != "triton" and function not in self._closures:
+        if home.partition(".")[0] == "triton":
+            home = function.__module__ or home  # all wrappers of its builtins have the globals of one module
+        elif function not in self._closures:
             self._closures.append(function)  # it may close over itself, like a recursive inner function
             for free, value in cells(function).items():
                 self.value(f"{name}.{free}", value)
             self._closures.pop()
-        if home.partition(".")[0] == "triton":
-            home = function.__module__ or home  # the wrappers of its builtins are all of one module
         self.lines.append(f"{name} -> {home}.{getattr(function, '__qualname__', function.__code__.co_name)}")
         if holder is not NO_HOLDER:
             self.value(f"{name}.self", holder)
@@ -264,7 +264,7 @@ class Walk:
         is_own = not is_plain or naming.package_of_module(module) == self.package
         if not is_own:
             self.lines.append(f"{name} -> module {naming.home_of(module.__name__)}")
-        elif is_own and whole and id(module) not in self._open:
+        elif whole and id(module) not in self._open:
             self._open[id(module)] = name
             for inner, value in sorted(vars(module).items()):
                 if not inner.startswith("__") and not isinstance(value, ModuleType):
@@ -350,7 +350,7 @@ class Walk:
             self._state(name, type(value), getattr(value, "__dict__", {}))
 
     def _apart(self, name: str, item: Any) -> str:
-        """A value's own text, independent of earlier records."""
+        """A text for one value, independent of what was recorded before."""
         walk = type(self)(self._of, self._array)
         walk._open, walk._depth = dict(self._open), self._depth
         walk.value("", item)
