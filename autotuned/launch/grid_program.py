@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from autotuned._startup import Frozen
 from autotuned.triton_compat import kernel
 
 # Steps of a program, in the order of the enum in `launch/c/grids.h`; each a tuple (step, number, name, of, is).
@@ -38,12 +39,11 @@ class _RefusedError(Exception):
     """This code does more than integer arithmetic."""
 
 
-class _Found:
-    """An object that a name refers to, and the steps checking that."""
+class _Found(Frozen):
+    """An object that a name refers to, and the steps that check this at each launch."""
 
-    def __init__(self, object: Any, guards: Steps) -> None:
-        self.object = object
-        self.guards = guards
+    object: Any
+    guards: Steps
 
 
 _META, _NULL = object(), object()  # the dictionary of all arguments, and what Python pushes next to a callee

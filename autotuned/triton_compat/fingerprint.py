@@ -106,7 +106,7 @@ def _parts() -> dict[str, Json]:
     """The hashed files, and their folders, whose times reveal added files."""
     root = kernel.folder()
     folders = {folder: os.stat(_below(root, folder)).st_mtime_ns for folder in _folders(root)}
-    files = {file: _size_and_time(_below(root, file)) for folder in folders for file in _files(root, folder)}
+    files = {file: list(_stat(_below(root, file))[1:]) for folder in folders for file in _files(root, folder)}
     return {"folders": folders, "files": files}
 
 
@@ -127,11 +127,6 @@ def _is_made_of(data: Json, tool: tuple[str, int, int] | None) -> bool:
 
 def _below(root: str, path: str) -> str:
     return f"{root}/{path}"  # os.path.join takes a microsecond
-
-
-def _size_and_time(path: str) -> list[int]:
-    info = os.stat(path)
-    return [info.st_size, info.st_mtime_ns]
 
 
 def _hashed() -> tuple[dict[str, Json], str]:
@@ -172,6 +167,7 @@ _NO_CODE = {"__pycache__", "profiler", "include", "bin"}  # folders that do not 
 
 
 def _stat(path: str) -> tuple[str, int, int]:
+    """A file's path, size and time."""
     info = os.stat(path)
     return path, info.st_size, info.st_mtime_ns
 

@@ -84,7 +84,7 @@ class Specializer:
         return {name: given[name] for name in given if name not in names}
 
     def _each(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Kind]] | None:
-        """All values by name, and each parameter's kind, without a constexpr's value; None if only Triton can tell one.
+        """All values by name and each parameter's kind (a constexpr's without its value); None if only Triton knows.
 
         One loop without calls, since calls take most of the time of a first launch.
         """
@@ -118,8 +118,7 @@ class Specializer:
         """What a call is compiled for; raises Triton's error for arguments that do not fit."""
         from triton import knobs
 
-        given = dict(kwargs)
-        given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
+        given = {**kwargs, "debug": kwargs.get("debug", self._jit.debug) or knobs.runtime.debug}
         arguments, found, options = self._bind(*args, **given) if args else self._bound(given)
         options, signature, constants, attrs = self._jit._pack_args(self._backend, given, arguments, found, options)
         return Specialization(signature, constants, attrs, options, self._arch)
@@ -131,8 +130,7 @@ class Specializer:
         """
         import triton.knobs as knobs
 
-        given = dict(kwargs)
-        given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
+        given = {**kwargs, "debug": kwargs.get("debug", self._jit.debug) or knobs.runtime.debug}
         each = self._each(given)
         if each is None:
             return None
@@ -232,7 +230,8 @@ def options_json(options: Any) -> dict[str, Any]:
     from triton import knobs
 
     libraries = dict(getattr(options, "extern_libs", None) or ())
-    if libraries and libraries != _own_libraries(type(options), options.arch, str(knobs.nvidia.libdevice_path)):  # type: ignore[arg-type]  # see key.py
+    kind: Any = type(options)  # mypy: a class is not Hashable
+    if libraries and libraries != _own_libraries(kind, options.arch, str(knobs.nvidia.libdevice_path)):
         raise TypeError("expected Triton's own libdevice, got another library in extern_libs")
     return {name: value for name, value in vars(options).items() if name not in _PLACES}
 
