@@ -58,8 +58,6 @@ def _spelled(name: str) -> Any:
 
 
 def _choice(name: str, allowed: tuple[_Value, ...], default: _Default) -> _Value | _Default:
-    if os.environ._data.get(_spelled(name)) is None:  # type: ignore[attr-defined]  # as in `get`
-        return default
     value = get(name).lower()
     if not value:
         return default

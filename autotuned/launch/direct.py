@@ -46,8 +46,8 @@ def direct(
     fallback, memory = made.fallback, memory_test(names, tuple(arguments.values()), known)
     assert fallback is not None
 
-    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, Callable[[], driver_call.Twin] | None]:
-        found = compiled.handle_of(tunable.fn, kernel, device)
+    def plan(launched: Any) -> tuple[Run, tuple[Any, ...] | None, Callable[[], driver_call.Twin] | None]:
+        found = compiled.handle_of(tunable.fn, launched, device)
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
         fields = driver_call.fields(found, names, constants, parts)

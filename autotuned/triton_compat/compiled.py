@@ -118,13 +118,13 @@ def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
         return None
 
 
-def compile_specialization(kernel: Any, parts: tuple[Any, ...]) -> str:
+def compile_specialization(jit: Any, parts: tuple[Any, ...]) -> str:
     """Compile the result of `specialization` into Triton's cache, without a device, and return its hash there."""
     import triton
     from triton.compiler import ASTSource
 
     signature, constants, attrs, target, options = parts
-    compiled = triton.compile(ASTSource(kernel, signature, constants, attrs), target=target, options=options)
+    compiled = triton.compile(ASTSource(jit, signature, constants, attrs), target=target, options=options)
     return str(compiled.hash)
 
 
@@ -213,7 +213,7 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
         raise UnbindableError(f"expected a CompiledKernel, got {type(compiled).__name__}")
     try:
         cache = jit.device_caches[device][0]
-        cache_key = next((key for key, kernel in cache.items() if kernel is compiled), None)
+        cache_key = next((key for key, binary in cache.items() if binary is compiled), None)
         if cache_key is None:
             raise EvictedError(compiled)
         return _handle(jit, compiled, device, cache, cache_key, jit.device_caches[device])
@@ -223,8 +223,8 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
 
 def stands(found: Handle) -> bool:
     """Whether Triton's look-up would still find this kernel."""
-    kernel = found.kernel()
-    return kernel is not None and found.cache.get(found.cache_key) is kernel and found.holds()
+    binary = found.kernel()
+    return binary is not None and found.cache.get(found.cache_key) is binary and found.holds()
 
 
 def handle_of(jit: Any, binary: Any, device: int) -> Handle:

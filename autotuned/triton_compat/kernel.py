@@ -237,8 +237,7 @@ def _asks_torch(driver: Any) -> Any:
 
 def stream_getter() -> Callable[[int], int]:
     """The function returning a device's current stream."""
-    getter: Callable[[int], int] = _device_functions()[1]
-    return getter
+    return _device_functions()[1]
 
 
 def _device_functions() -> tuple[Callable[[], int], Callable[[int], int]]:
