@@ -86,7 +86,7 @@ def unencodable(value: Any, where: str) -> Json:
     """Raise EncodingError for a value without a JSON form."""
     raise errors.EncodingError(
         f"{where}: expected None, bool, int, float, str, bytes, tuple, list, dict, enum, dtype, device or a numpy "
-        f"scalar, got {type(value).__module__}.{type(value).__qualname__}. Pass one of these, or leave it out of key.",
+        f"scalar, got {type_name(value)}. Pass one of these, or leave it out of key.",
         where=where,
     )
 

@@ -6,8 +6,10 @@ Used for messages, for `nearest=`, and to order earlier winners in a search.
 from __future__ import annotations
 
 import bisect
+import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from autotuned._startup import Frozen
@@ -79,20 +81,17 @@ class Group:
     """Keys with one outline, ordered by size."""
 
     def __init__(self, members: Iterable[Member]) -> None:
-        self.members = sorted(members, key=lambda member: member.octaves)
-        self._octaves = [member.octaves for member in self.members]
+        self._members = sorted(members, key=_octaves_of)
 
     def outwards(self, octaves: float) -> Iterator[Member]:
         """The members, closest total size first."""
-        above = bisect.bisect_left(self._octaves, octaves)
-        below = above - 1
-        while below >= 0 or above < len(self.members):
-            if below < 0 or (above < len(self.members) and self._octaves[above] + self._octaves[below] < 2 * octaves):
-                yield self.members[above]
-                above += 1
-            else:
-                yield self.members[below]
-                below -= 1
+        start = bisect.bisect_left(self._members, octaves, key=_octaves_of)
+        smaller, larger = range(start - 1, -1, -1), range(start, len(self._members))
+        both = (map(self._members.__getitem__, indexes) for indexes in (smaller, larger))
+        return heapq.merge(*both, key=lambda member: abs(member.octaves - octaves))
+
+
+_octaves_of: Callable[[Member], float] = operator.attrgetter("octaves")
 
 
 class Alike:
