@@ -77,7 +77,7 @@ class _Kind(NamedTuple):
 
     is_closed: bool
     is_tensor: bool
-    is_written_to: bool  # a tensor if instance attributes supply those that the class lacks
+    is_written_to: bool  # it can be written to: a tensor if instance attributes supply those that the class lacks
     has_size: bool
     parts: Callable[[Any, int], Iterable[Any]]
 

@@ -74,7 +74,7 @@ class _Reader:
 
     @cached_property
     def paths(self) -> dict[Path, bool]:
-        """All dotted names that are read, and whether each is used by itself, not only for an attribute."""
+        """All dotted names that are read, and whether each is also used as a value, not only for its attributes."""
         found: dict[Path, bool] = {}
         heads = {id(head) for node in self.nodes if (head := _head(node)) is not None}
         annotations = set(map(id, self._annotations))

@@ -257,7 +257,7 @@ class Walk:
         self.blurred = True
 
     def _module(self, name: str, module: ModuleType, whole: bool) -> None:
-        """Record another package's module by name, an own module by what is read from it (everything if `whole`)."""
+        """Record another package's module by name, and an own one if `whole`: otherwise its attributes are uses."""
         is_plain = sys.modules.get(module.__name__) is module
         if is_plain and module.__name__ in ("triton", "triton.language") and not self._is_of_triton:
             return

@@ -1,8 +1,8 @@
 """The launch table in Python: from a call's signature to its bound kernel.
 
-Signatures refine the key: each determines dtype, shape, strides, alignment and device of every tensor, the type of
-every argument, and what Triton specializes on or the key contains of the others. Many signatures may map to one key,
-never the reverse.
+Signatures refine the key: each determines the type of every argument, the dtype, shape, strides, alignment and device
+of every tensor, and all properties of other values that Triton specializes on or that are in the key. Many signatures
+may map to one key, never the reverse.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLAIN = frozenset([int, bool, str, bytes, complex, type(None)])
 
 
 def integer_class(value: int) -> tuple[bool, bool, int]:
-    """What Triton specializes an integer on, or finer: whether it is 1, divisible by 16, and its width."""
+    """An integer's class, at least as fine as Triton's: whether it is 1, whether it is divisible by 16, its width."""
     width = 32 if -0x80000000 <= value < 0x80000000 else _wide(value)
     return value == 1, value % 16 == 0, width
 
@@ -67,7 +67,7 @@ def typed(value: Any) -> Any:
 
 
 def opaque(value: Any) -> int | None:
-    """The word of an object that is not in any key: its GPU, or TypeError if instance attributes make it an array."""
+    """The word of an object that is in no key: its GPU; TypeError if instance attributes make it an array."""
     if is_tensor(value) or is_descriptor(value):
         raise TypeError
     return gpu_within(value)
@@ -148,11 +148,11 @@ class PyLauncher:
         device: Called at the first binding; returns the function returning the current device's index. None if there
             is only one.
         places: Whether it is for a plain callable, whose arrays may be from any library and on any device.
-        roles: What counts of each parameter; given if the extension is to make the words of torch's tensors.
+        roles: Which properties of each parameter count; if given, the extension makes the words of torch's tensors.
     """
 
     name = "python"
-    in_c: Any = None  # as of `launcher.Joined`: the table in C, which the extension's `Base` queries by itself
+    in_c: Any = None  # `launcher.Joined` has a table in C here, which the extension's `Base` queries before Python runs
 
     def __init__(
         self,

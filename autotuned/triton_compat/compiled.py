@@ -197,7 +197,7 @@ class Handle(Frozen):
     enter: Any
     leave: Any
     holds: Callable[[], bool]  # whether everything else is unchanged: Triton's `run`, knobs, and the globals used
-    watched: tuple[Any, ...]  # `cache`, and dictionaries and types that `holds` checks and nobody watches yet
+    watched: tuple[Any, ...]  # `cache`, and what `holds` checks (dictionaries, types) unless it is watched already
     dicts: tuple[Any, ...]  # the dictionaries among them
     stream_of: Callable[[int], int]  # returns a device's current stream
 
@@ -383,7 +383,7 @@ class Access(Frozen):
 
 
 def accesses(compiled: Any) -> Access | None:
-    """What a compiled kernel reads and writes; None if its TTIR does not show it (see `ttir.access`).
+    """The parameters that a compiled kernel reads and writes; None if its TTIR does not show it (see `ttir.access`).
 
     Also None if a file overrides a later stage. TTIR renames arguments, so they are matched by order.
     """

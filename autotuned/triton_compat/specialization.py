@@ -1,4 +1,4 @@
-"""Finds what Triton would compile a call for, by Triton's rules but without its driver, and compiles it."""
+"""Finds the specialization that Triton would compile for a call, without Triton's driver, and compiles it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_fixed(value: Any) -> bool:
 
 
 class Specializer:
-    """Finds what calls of a Triton function are compiled for on one architecture.
+    """Finds the specializations of a Triton function's calls on one architecture.
 
     Uses Triton's rules for options, which need neither driver nor compiler. Uses Triton's binder only for calls with
     arguments other than tensors, numbers and None: its first use imports all of Gluon, 50 modules.
@@ -115,7 +115,7 @@ class Specializer:
         return values, found
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specialization:
-        """What a call is compiled for; raises Triton's error for arguments that do not fit."""
+        """A call's specialization; raises Triton's error for arguments that do not fit."""
         from triton import knobs
 
         given = {**kwargs, "debug": kwargs.get("debug", self._jit.debug) or knobs.runtime.debug}

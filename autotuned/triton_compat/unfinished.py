@@ -15,7 +15,7 @@ class Compiling:
 
     Args:
         jit: The function.
-        kernel: What Triton returned: a kernel, or the promise of one.
+        kernel: Triton's kernel, or its promise of one.
         load: Called with the kernel.
     """
 
@@ -36,7 +36,7 @@ class Compiling:
         return self.future if self.future is not None and self.future.running() else None
 
     def outlast(self) -> None:
-        """Let later searches join this, if it is running: its own has ended."""
+        """Let later searches join this compilation if it still runs; to be called when its search ends."""
         if (running := self.running) is not None:
             self.device = kernels.current_device()
             _lasting[running] = self
