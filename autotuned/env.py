@@ -297,13 +297,13 @@ def store_url() -> str:
 
 def store_settings() -> dict[str, Any]:
     """The environment's settings of the shared store, as arguments of `autotuned.connect`; ValueError if invalid."""
-    wait, choices = get("AUTOTUNED_STORE_WAIT_S"), ("0", "1")
+    wait = get("AUTOTUNED_STORE_WAIT_S")
     try:
         given = {"wait_s": float(wait)} if wait else {}
     except ValueError:
         problem = f"AUTOTUNED_STORE_WAIT_S: expected seconds, got {wait!r}. Unset it for 0.3."
         raise ValueError(problem) from None
-    read_only = _choice("AUTOTUNED_STORE_READ_ONLY", choices, "0") == "1"
+    read_only = _choice("AUTOTUNED_STORE_READ_ONLY", ("0", "1"), "0") == "1"
     # An empty key differs from an unset one: if a secret is not mounted, unsigned records must not be trusted.
     key = get("AUTOTUNED_STORE_KEY") if "AUTOTUNED_STORE_KEY" in os.environ else None
     return {"key": key, "read_only": read_only, **given}
