@@ -391,11 +391,11 @@ def _given(knob: Any) -> Any:
 
 def fill_cache(jit: Any, special: Specialization, metadata: Mapping[str, Json], binary: bytes) -> None:
     """Put a binary into Triton's file cache, under Triton's hash; may raise OSError."""
-    from triton.compiler.compiler import get_cache_key, make_backend
+    from triton.compiler.compiler import get_cache_key
     from triton.runtime.cache import get_cache_manager
 
     source = _source(jit, special)
-    text = get_cache_key(source, make_backend(target(special.arch)), special.options, env_vars=kernel.environment())
+    text = get_cache_key(source, _backend(special.arch), special.options, env_vars=kernel.environment())
     digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
     cache, stem = get_cache_manager(digest), str(source.name)[:150]
     if not cache.get_group(f"{stem}.json"):
