@@ -134,11 +134,10 @@ def _hashed() -> tuple[dict[str, Json], str]:
 
     # Triton's own key omits its runtime, Gluon, plug-ins and the bit code that it links into kernels.
     root, parts = kernel.folder(), _parts()
-    files = sorted(_below(root, file) for file in parts["files"])
-    files = [path for path in files if not os.path.basename(path).startswith("libtriton")]
+    files = sorted(file for file in parts["files"] if not os.path.basename(file).startswith("libtriton"))
     # On a second thread, since compiling waits for it; reading and hashing release the GIL.
     whole = _on_a_thread(triton_key)
-    lines = [f"{os.path.relpath(path, root)} {_sha256(path)}" for path in files]
+    lines = [f"{file} {_sha256(_below(root, file))}" for file in files]
     lines.insert(0, whole.result())
     return parts, hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 

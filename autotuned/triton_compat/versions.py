@@ -41,12 +41,8 @@ def strange_triton() -> str | None:
 
     Launches and everything else that needs internals then go through Triton: a wrong guess could give wrong results.
     """
-    try:
-        return strange(sys.modules["triton"].__version__)
-    except KeyError:  # not imported
-        return None
-    except AttributeError:
-        return strange("")
+    triton = sys.modules.get("triton")
+    return None if triton is None else strange(getattr(triton, "__version__", ""))
 
 
 @lru_cache(maxsize=1)
