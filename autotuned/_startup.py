@@ -1,4 +1,4 @@
-"""Keeps process start-up short: lazily imported modules, and immutable classes that are cheap to define."""
+"""Keeps process start-up short by lazy imports and classes that are cheap to define; frees locks in forked children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options from environment variables; the only file that uses `os.environ`."""
+"""Options from environment variables, modes and logging; the only file that uses `os.environ`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identifies values without a JSON form by object, in this process only."""
+"""JSON for any value, hook or benchmark: by contents if possible, otherwise by object, in this process only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton's API for decorating and keys: kernels, parameters, options, environment (versions: docs/design.md)."""
+"""Triton's API for decorating, keys and devices: kernels, parameters, options, environment (see docs/design.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton's launcher of a compiled kernel, and the C function that it calls."""
+"""Triton's launcher of a compiled kernel: the C function that it calls, and building it and the driver early."""
 
 from __future__ import annotations
 
