@@ -312,16 +312,13 @@ class Walk:
         return encode(value, name)
 
     def _methods(self, name: str, value: Any, whole: bool) -> None:
-        """Record the methods and attributes that a subclass of a plain type adds."""
+        """Record the methods and public attributes that a subclass of a plain type adds."""
         kind = type(value)
         if not whole or is_toolchain(kind.__module__):
             return
         if not isinstance(value, enum.Enum) or classes.has_methods(kind):
             self._class(f"{name} of", kind, True)
-        self._state(name, kind, {field: item for field, item in attributes(value).items() if self._is_public(field)})
-
-    def _is_public(self, field: str) -> bool:
-        return field[:1] != "_"
+        self._state(name, kind, {field: item for field, item in attributes(value).items() if field[:1] != "_"})
 
     def _container(self, name: str, value: Any) -> None:
         self.lines.append(f"{name} = {type(value).__name__} of {len(value)}")

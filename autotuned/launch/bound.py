@@ -54,7 +54,7 @@ class Bound:
 
     @property
     def device(self) -> int | None:
-        """Index of the GPU of direct launches; None without them."""
+        """Index of the GPU of direct launches (from `driver_call.fields`); None without them."""
         return self.direct[18] if self.direct is not None else None
 
     def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: Callable[[], driver_call.Twin] | None) -> None:

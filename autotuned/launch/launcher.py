@@ -72,6 +72,17 @@ def make(names: Sequence[str], spec: KeySpec, device: LazyDevice | None, shape: 
     return Joined(made, python)
 
 
+def _role(name: str, spec: KeySpec) -> int:
+    role = _SHAPE if spec.has_shape(name) else 0
+    if name in spec.constexprs:
+        role |= _CONSTEXPR
+    if name in spec.exact:
+        return role | _VALUE | _STRIDES
+    if spec.names is None:
+        return role | _INTEGER
+    return role | (_VALUE if name in spec.names else 0)
+
+
 class Joined:
     """The table in C, and one in Python, made on demand, for calls without a signature in C (such as descriptors)."""
 
@@ -126,17 +137,6 @@ class Joined:
 
     def _tables(self) -> list[Any]:
         return [self.in_c] if self._rest is None else [self.in_c, self._rest]
-
-
-def _role(name: str, spec: KeySpec) -> int:
-    role = _SHAPE if spec.has_shape(name) else 0
-    if name in spec.constexprs:
-        role |= _CONSTEXPR
-    if name in spec.exact:
-        return role | _VALUE | _STRIDES
-    if spec.names is None:
-        return role | _INTEGER
-    return role | (_VALUE if name in spec.names else 0)
 
 
 def base() -> type:

@@ -19,6 +19,7 @@ from autotuned.typed_json import Json, canonical
 
 Kind = tuple[str, Any]  # how an argument is specialized: Triton's type, and 1, "D" for divisible by 16, "", or None
 WARP_SIZE = 32
+_LEAST = -(1 << 63)  # of the integers that Triton passes
 _PLACES = ("extern_libs",)  # options with local paths
 _LIBDEVICE = "TRITON_LIBDEVICE_PATH"  # a library that is linked into kernels
 
@@ -208,9 +209,6 @@ def _rules(param: Any) -> tuple[str, bool, str, str, bool, bool]:
     return param.name, False, "*k" if param.is_const else "*", fixed, by_value, aligned
 
 
-_LEAST = -(1 << 63)
-
-
 @lru_cache(maxsize=64)
 def _dtype(dtype: Any) -> str:
     from triton._utils import canonicalize_dtype
@@ -238,6 +236,7 @@ def options_json(options: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _own_libraries(kind: Any, arch: Any, libdevice: str) -> dict[str, str]:
+    """The libraries that Triton links by default; `libdevice` is the path for which the result is cached."""
     return dict(kind(arch=arch).extern_libs or ())
 
 
