@@ -114,8 +114,8 @@ _on_code_change: list[Callable[[], None]] = []
 def on_code_change(callback: Callable[[], None]) -> None:
     """Call `callback` just before this process sets or unsets a variable that may change what Triton compiles.
 
-    Uses an audit hook, which costs a hit nothing, and 0.04 us (0.12 without the C extension) each event of Python's,
-    such as `open`, `import` or `id` (tests/bench/key.py). Changes by C code are not detected.
+    Uses an audit hook: it costs hits nothing, and each of Python's events, such as `open`, `import` or `id`, 0.04 us
+    (0.12 without the C extension; tests/bench/key.py). Changes by C code are not detected.
     """
     if not _on_code_change and _native.extension is not None:
         _native.extension.hear_environment(_hear)

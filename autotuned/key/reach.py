@@ -196,7 +196,7 @@ def _is_near(module: str, function: FunctionType) -> bool:
 def file_in(scope: Mapping[str, Any]) -> str:
     """A namespace's `__file__`, or ""; not that of Triton's interpreter.
 
-    At a launch the interpreter adds its module's globals to the kernel's: a notebook would get a name, and a file.
+    At a launch the interpreter adds its own module's globals to the kernel's: code of a notebook would get that file.
     """
     file = scope.get("__file__")
     return file if isinstance(file, str) and not file.endswith(_ADDED_AT_A_LAUNCH) else ""

@@ -34,8 +34,8 @@ def _inspected() -> bool:
 def compiling_in(executor: Any, warm_up: Callable[[], Any], promised: Iterable[tuple[str, Any]] = ()) -> Any:
     """Run a kernel's warm-up, but compile in an executor; Triton binds arguments and checks its table on this thread.
 
-    Returns the kernel, or a future whose `.result()` waits for it and adds it to Triton's table; one of those
-    `promised`, by Triton's keys, if it is the same.
+    Returns the kernel, or a future whose `.result()` waits for it and adds it to Triton's table: the one in `promised`
+    (futures by Triton's keys) if it is for the same kernel.
     """
     import triton
 

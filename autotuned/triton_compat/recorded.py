@@ -56,7 +56,7 @@ def _backend(target: Any) -> Any:
 
 
 def compilation(jit: Any, data: Mapping[str, Json], digest: str) -> Compilation | None:
-    """The compilation that the result of `written` describes (or RecordError); None if its hash differs."""
+    """The compilation described by a result of `written`, or None if its hash differs; RecordError if it is invalid."""
     import triton
     from triton.compiler import ASTSource
     from triton.compiler.compiler import get_cache_key
