@@ -336,7 +336,7 @@ def is_descriptor(value: Any) -> bool:
 
 def dtypes_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
     """Dtypes in an argument: a tensor's, a descriptor's, or those of a tuple's members."""
-    if is_tensor(value) or (hasattr(value, "dtype") and not isinstance(value, (tuple, type))):
+    if hasattr(value, "dtype") and not isinstance(value, (tuple, type)):
         yield path, str(value.dtype)
     elif hasattr(value, "base") and hasattr(value, "block_shape"):
         yield path, str(value.base.dtype)

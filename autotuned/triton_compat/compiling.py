@@ -89,7 +89,5 @@ def _watch_ends(compiled: Any, after: Callable[[Any, float], None]) -> None:
 
 def sources_of(jit: Any) -> Iterator[Any]:
     """The sources of a kernel's binaries in this process, on all devices."""
-    for binary in kernels.binaries_of(jit):
-        source = getattr(binary, "src", None)
-        if source is not None:
-            yield source
+    sources = (getattr(binary, "src", None) for binary in kernels.binaries_of(jit))
+    return (source for source in sources if source is not None)

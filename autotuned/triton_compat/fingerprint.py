@@ -65,15 +65,15 @@ def _on_a_thread(function: Callable[[], Any]) -> Any:
     from concurrent.futures import Future
 
     future: Any = Future()
-    threading.Thread(target=_settle, args=(future, function), name="autotuned-hash", daemon=True).start()
+
+    def settle() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=settle, name="autotuned-hash", daemon=True).start()
     return future
-
-
-def _settle(future: Any, function: Callable[[], Any]) -> None:
-    try:
-        future.set_result(function())
-    except BaseException as error:
-        future.set_exception(error)
 
 
 def _place(cache_dir: Path, tool: str | None) -> Path:
