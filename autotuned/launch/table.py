@@ -46,7 +46,7 @@ def _wide(value: int) -> int:
     return 65 if 0 <= value < 0x10000000000000000 else 66
 
 
-def typed(value: Any) -> Any:
+def result_word(value: Any) -> Any:
     """The result of a key function or bucket as a signature word: 1, True and 1.0 differ, as in the key.
 
     Raises TypeError unless it is immutable and equal only where keys are. Keeps no class alive: it may be a local one,
@@ -56,7 +56,7 @@ def typed(value: Any) -> Any:
     if kind in _PLAIN:
         return kind, value
     if isinstance(value, tuple):
-        return (ref(kind), *map(typed, value))
+        return (ref(kind), *map(result_word, value))
     if kind is float:  # NaN != NaN: each call would be bound again
         return kind, value.hex()
     if is_its_own_word(kind) or kind.__name__ == "device":
@@ -66,7 +66,7 @@ def typed(value: Any) -> Any:
     raise TypeError
 
 
-def opaque(value: Any) -> int | None:
+def object_word(value: Any) -> int | None:
     """The word of an object that is in no key: its GPU; TypeError if instance attributes make it an array."""
     if is_tensor(value) or is_descriptor(value):
         raise TypeError
@@ -169,14 +169,15 @@ class PyLauncher:
         self._places = places
         self._plans: dict[tuple[ref[type], ...], Plan] = {}
         self._count = _Count()
-        self._ours = ours = private_prefix(names)
-        self._scope: dict[str, Any] = {  # names in the code of all plans
-            f"{ours}integer_class": integer_class, f"{ours}typed": typed, f"{ours}opaque": opaque,
-            f"{ours}items": partial(item_words, spec, places), f"{ours}id": id, f"{ours}type": type,
-            f"{ours}Exception": Exception, f"{ours}other": self._find_by_types, f"{ours}count": self._count,
-            **{f"{ours}bucket_{name}": bucket for name, bucket in spec.buckets.items()},
-            **{f"{ours}function_{index}": function for index, function in enumerate(spec.functions.values())},
+        self._ours = private_prefix(names)
+        scope: dict[str, Any] = {  # what the code of all plans refers to
+            "integer_class": integer_class, "result_word": result_word, "object_word": object_word,
+            "items": partial(item_words, spec, places), "id": id, "type": type, "Exception": Exception,
+            "other": self._find_by_types, "count": self._count,
+            **{f"bucket_{name}": bucket for name, bucket in spec.buckets.items()},
+            **{f"function_{index}": function for index, function in enumerate(spec.functions.values())},
         }  # fmt: skip
+        self._scope = {f"{self._ours}{name}": value for name, value in scope.items()}
         #: The entry bound for these argument values, or None. This is the latest plan's own function, since a method
         #: calling it would cost 0.1 us (tests/bench/host.py).
         self.find: Callable[[tuple[Any, ...]], Bound | None] = self._find_by_types
@@ -259,7 +260,8 @@ class PyLauncher:
             scope[f"{ours}device"] = self._device()
         parts += filter(None, [self._words_in_c(values, words, scope), *words.values()])
         items = ", ".join(f"{name!r}: {name}" for name in self._names)
-        parts += [f"{ours}typed({ours}function_{index}({{{items}}}))" for index in range(len(self._spec.functions))]
+        for index in range(len(self._spec.functions)):
+            parts.append(f"{ours}result_word({ours}function_{index}({{{items}}}))")
         scope.update({f"{ours}type_{index}": kind for index, kind in enumerate(map(_held, values))})
         return Plan(self._source("".join(f"{part}, " for part in parts), values), scope, ours)
 
@@ -331,7 +333,7 @@ class PyLauncher:
         if kind is int:
             # A constexpr is compiled in: the bound kernel is for its value, even if the key has its bucket.
             if name in self._spec.buckets and name not in self._spec.constexprs:
-                return f"{ours}typed({ours}bucket_{name}({name})), {ours}integer_class({name})"
+                return f"{ours}result_word({ours}bucket_{name}({name})), {ours}integer_class({name})"
             return name if in_key or self._spec.names is None else f"{ours}integer_class({name})"
         if kind is float:  # by hex: -0.0 == 0.0 and NaN != NaN
             return f"{name}.hex()" if in_key else ""
@@ -344,7 +346,7 @@ class PyLauncher:
             return f"{ours}items({name!r}, {name})"
         if in_key or issubclass(kind, _TOLD) or is_numpy_bool(value):
             return None
-        return f"{ours}opaque({name})"
+        return f"{ours}object_word({name})"
 
 
 class Base:
