@@ -56,7 +56,7 @@ class Compilation(Frozen):
     Attributes:
         digest: Its hash in Triton's cache.
         run: Compiles.
-        ended: Puts the compiled kernel into Triton's table.
+        ended: Puts the compiled kernel into Triton's table; does nothing by default.
     """
 
     digest: str

@@ -58,7 +58,7 @@ def _original(jit: Any) -> Any:
     if versions.strange_triton():
         return None
     try:
-        jit.device_caches[kernels.current_device()]  # created now, since that resets the class
+        jit.device_caches[kernels.current_device()]  # creates them now: later, that would reset `jit.ASTSource`
         is_plain = jit.__dict__.get("ASTSource") is ASTSource and not jit.is_gluon()
     except (AttributeError, TypeError, RuntimeError):
         return None

@@ -22,7 +22,7 @@ class Compiling:
     def __init__(self, jit: Any, kernel: Any, load: Callable[[Any], Any]) -> None:
         self.jit, self.kernel, self._load = jit, kernel, load
         self.future: Future[Any] | None = getattr(kernel, "future", None)  # None if Triton has compiled it already
-        self.device = -1  # that the promise is for, once the search has ended
+        self.device = -1  # the promise's, once the search has ended
 
     def __call__(self) -> Any:
         """Wait, and return what `load` makes of the kernel; raises what went wrong."""
