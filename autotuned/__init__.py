@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from autotuned.api.freeze import freeze
     from autotuned.api.function import TunedFunction
     from autotuned.api.heuristics import heuristics
+    from autotuned.api.register import register_configs
     from autotuned.api.tuned import Tuned
     from autotuned.binaries.merge import merge
     from autotuned.configfiles.exchange import diff, import_configs
-    from autotuned.configfiles.lookup import register_configs
     from autotuned.configfiles.policy import within
     from autotuned.distributed.agreement import sync
     from autotuned.dropin.install import install, uninstall
@@ -85,15 +85,15 @@ _HOMES = {
     "on_event": "autotuned.events",
     "plan": "autotuned.offline.plan",
     "pow2": "autotuned.key.key",
-    "prepare": "autotuned.offline.prepare",
     "pow2s": "autotuned.space.space",
+    "prepare": "autotuned.offline.prepare",
+    "prune": "autotuned.offline.release.prune",
     "pull": "autotuned.offline.release.shared",
     "push": "autotuned.offline.release.shared",
-    "prune": "autotuned.offline.release.prune",
     "record": "autotuned.recording.recorder",
+    "refresh": "autotuned.serving.refresh",
     "register_configs": "autotuned.api.register",
     "report": "autotuned.offline.report.report",
-    "refresh": "autotuned.serving.refresh",
     "restored": "autotuned.serving.restored",
     "seal": "autotuned.resolve.sealing",
     "strategy": "autotuned.space.strategies",

@@ -1,4 +1,4 @@
-"""Keeps process start-up short: lazily imported modules, and immutable classes that are cheap to define."""
+"""Keeps process start-up short by lazy imports and classes that are cheap to define; frees locks in forked children."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def later(name: str) -> Any:
 
 
 if not TYPE_CHECKING:
-    errors = later("errors")  # used everywhere but rarely; defining its 40 classes takes as long as importing 5 modules
+    errors = later("errors")  # used everywhere but rarely; defining its classes takes as long as importing 5 modules
 
 
 def loaded(name: str) -> Any:
@@ -190,7 +190,7 @@ def after_fork(in_child: Callable[[], object]) -> None:
 
 
 def renewed(lock: _Lock) -> _Lock:
-    """The lock, which a forked child finds free if a thread of its parent holds it; for all that outlive a call."""
+    """Register and return a lock that outlives a call: a forked child must not wait for a thread of its parent."""
     _renewed.add(lock)
     return lock
 
@@ -206,7 +206,7 @@ after_fork(_renew)
 
 
 def _wait_for_imports() -> None:
-    """Wait, before a fork, for other threads that import modules for this package: a child could never finish these."""
+    """Wait, before a fork, until no other thread imports modules for this package: a child could not finish that."""
     end = time.monotonic() + IMPORT_S
     while time.monotonic() < end:
         frames = sys._current_frames()

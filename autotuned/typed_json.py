@@ -86,7 +86,7 @@ def unencodable(value: Any, where: str) -> Json:
     """Raise EncodingError for a value without a JSON form."""
     raise errors.EncodingError(
         f"{where}: expected None, bool, int, float, str, bytes, tuple, list, dict, enum, dtype, device or a numpy "
-        f"scalar, got {type(value).__module__}.{type(value).__qualname__}. Pass one of these, or leave it out of key.",
+        f"scalar, got {type_name(value)}. Pass one of these, or leave it out of key.",
         where=where,
     )
 
@@ -103,9 +103,9 @@ class Told(dict[str, Json]):
 
     __slots__ = ("text",)
 
-    def __init__(self, data: Mapping[str, Json]) -> None:
+    def __init__(self, data: Mapping[str, Json] | Iterable[tuple[str, Json]]) -> None:
         super().__init__(data)
-        self.text = canonical(data)
+        self.text = canonical(self)
 
 
 def line(data: Json) -> str:
@@ -118,18 +118,18 @@ def object_text(texts: Mapping[str, str]) -> str:
     return "{" + ",".join([f"{quoted(name)}:{texts[name]}" for name in sorted(texts)]) + "}"
 
 
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-# Python's C encoder, created once; `_ENCODER.encode` creates one for each text.
-_MAKE = getattr(json.encoder, "c_make_encoder", None)
-_WRITE: Callable[[Json, int], Iterable[str]] = (
-    (lambda data, _: _ENCODER.encode(data)) if _MAKE is None else
-    _MAKE(None, _ENCODER.default, json.encoder.encode_basestring_ascii, None, ":", ",", True, False, False)
-)  # fmt: skip
-_SPACED = json.JSONEncoder(sort_keys=True, allow_nan=False)
-_WRITE_SPACED: Callable[[Json, int], Iterable[str]] = (
-    (lambda data, _: _SPACED.encode(data)) if _MAKE is None else
-    _MAKE(None, _SPACED.default, json.encoder.encode_basestring_ascii, None, ": ", ", ", True, False, False)
-)  # fmt: skip
+def _writer(encoder: json.JSONEncoder) -> Callable[[Json, int], Iterable[str]]:
+    """Python's C encoder with sorted fields, created once; `encoder.encode` creates one for each text."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return lambda data, _: encoder.encode(data)
+    between = encoder.key_separator, encoder.item_separator
+    return make(None, encoder.default, json.encoder.encode_basestring_ascii, None, *between, True, False, False)  # type: ignore[no-any-return]
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_WRITE = _writer(_ENCODER)
+_WRITE_SPACED = _writer(json.JSONEncoder(sort_keys=True, allow_nan=False))
 quoted = lru_cache(4096)(_ENCODER.encode)  # the canonical text of a name
 
 
@@ -254,7 +254,7 @@ def _marked(path: str, data: Json) -> Iterator[tuple[str, str]]:
 
 
 def why_not_portable(data: Json) -> str:
-    """Describe the first value that makes `data` not `portable`, and how to fix that."""
+    """Describe the first value that keeps `data` from being `portable`, and how to fix that."""
     path, kind = next(_marked("", data))
     _, _, name = path.partition("values.")
     if name:
@@ -290,9 +290,9 @@ def texts(value: Json, where: str) -> list[str]:
 
 
 def has_names_once(text: str, objects: Sequence[Json]) -> bool:
-    """Whether the colons of a JSON text show that none of its objects has a name twice, which parsing would not tell.
+    """Whether counting the colons of a JSON text proves that no object repeats a name, which parsing would not detect.
 
-    May be False without such a name, as with a colon in a string. `objects`: all that the text has, parsed.
+    A colon in a string makes it False too. `objects` are all objects of the text, parsed.
     """
     return {*map(type, objects)} == {dict} and sum(map(len, objects)) == text.count(":")
 

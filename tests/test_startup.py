@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import gc
 import importlib
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trees import tree_of
 
 import autotuned
 from autotuned import _startup
@@ -287,3 +289,10 @@ def test_an_import_pauses_the_collector_and_undoes_nothing_that_others_do_to_it(
         del sys.modules["imported_once"]
         gc.set_threshold(*before)
         gc.enable()
+
+
+def test_a_type_checker_imports_each_name_from_where_a_program_gets_it():
+    blocks = [node for node in tree_of(Path(autotuned.__file__)).body if isinstance(node, ast.If)]
+    imports = [node for node in ast.walk(blocks[0]) if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: node.module for node in imports if node.module != "autotuned" for alias in node.names}
+    assert seen == autotuned._HOMES

@@ -13,7 +13,7 @@ static int is_free_field(PyObject *names, Py_ssize_t given, PyObject *name) {
   return 0;
 }
 
-/* cold path. Raise what the class says of these arguments; -1. Runs Python code. */
+/* cold path. Raise the error that the class makes for these arguments; returns -1. Runs Python code. */
 static int refuse_fields(PyObject *self, PyObject *args, PyObject *kwargs) {
   PyObject *given = kwargs ? Py_NewRef(kwargs) : PyDict_New();
   PyObject *error = given ? PyObject_CallMethodObjArgs(self, s_refusal, args, given, NULL) : NULL;
@@ -23,7 +23,7 @@ static int refuse_fields(PyObject *self, PyObject *args, PyObject *kwargs) {
   return -1;
 }
 
-/* Defaults, then what is given by position and by name; 0 where it does not fit, -1 on error. */
+/* Set the fields: defaults, then arguments by position and by name. 1, 0 if they do not fit, -1 on error. */
 static int fill_fields(PyObject *self, PyObject *names, PyObject *fields, PyObject *args, PyObject *kwargs) {
   Py_ssize_t given = PyTuple_GET_SIZE(args), count = PyTuple_GET_SIZE(names), at = 0;
   Py_ssize_t named = kwargs ? PyDict_GET_SIZE(kwargs) : 0;

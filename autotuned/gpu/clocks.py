@@ -17,7 +17,7 @@ _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClock
 
 
 class Clocks:
-    """Clock throttling of one GPU, by torch's `uuid`; nothing is known until a thread has opened the library."""
+    """Clock throttling of one GPU, named by torch's `uuid`; unknown until a thread has opened the library."""
 
     def __init__(self, uuid: str | None) -> None:
         self._uuid = uuid

@@ -81,7 +81,7 @@ class Exact:
         self._exact = known.walked_by(ExactWalk)
 
     def value(self) -> str:
-        """The fingerprint and `more`."""
+        """The fingerprint, followed by `more()`."""
         return self._known.value() + self.more()
 
     def more(self) -> str:

@@ -18,6 +18,7 @@ from autotuned.typed_json import (
     WIDE,
     Fallback,
     Json,
+    Told,
     canonical,
     digest_of_text,
     encode,
@@ -184,27 +185,12 @@ def _add_argument(
         part["values"][path] = encode(bucket(value) if bucket else value, f"argument {path!r} of '{kernel}'", fallback)
 
 
-def layout(tensor: Any) -> Layout:
+def layout(tensor: Any) -> Told:
     """Dtype, shape and stride pattern of a tensor, as for an argument in a key."""
     return _tensor_part(tensor, KeySpec(), "")
 
 
-class Layout(dict[str, Json]):
-    """A tensor's part of a key with its canonical text; shared between keys, so never modified."""
-
-    __slots__ = ("_text",)
-
-    @property
-    def text(self) -> str:
-        """The canonical text, computed with the key."""
-        try:
-            return self._text
-        except AttributeError:
-            self._text: str = canonical(dict(self))
-            return self._text
-
-
-def _tensor_part(tensor: Any, spec: KeySpec, name: str) -> Layout:
+def _tensor_part(tensor: Any, spec: KeySpec, name: str) -> Told:
     try:
         is_torchs = type(tensor) in TENSORS or hasattr(tensor, "stride")
         strides = tensor.stride() if is_torchs else strides_of(tensor)
@@ -213,7 +199,7 @@ def _tensor_part(tensor: Any, spec: KeySpec, name: str) -> Layout:
         fields = _without_strides(tensor, spec, name)
         if fields is None:
             raise
-        return Layout(fields)
+        return Told(fields)
 
 
 def _without_strides(tensor: Any, spec: KeySpec, name: str) -> dict[str, Json] | None:
@@ -227,7 +213,7 @@ def _without_strides(tensor: Any, spec: KeySpec, name: str) -> dict[str, Json] |
     return fields
 
 
-def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> Layout:
+def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> Told:
     sizes = tuple(shape)
     if spec.names is not None and name not in spec.names and name not in spec.exact:  # as `has_shape`
         return _layout(str(dtype), sizes, tuple(strides), None)
@@ -237,17 +223,17 @@ def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpe
 
 
 @lru_cache(4096)
-def _layout(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], shown: tuple[int, ...] | None) -> Layout:
+def _layout(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], shown: tuple[int, ...] | None) -> Told:
     fields: dict[str, Json] = {"dtype": dtype, "strides": stride_pattern(shape, strides)}
     if shown is not None:
         fields["shape"] = list(map(int, shown))
-    return Layout(fields)
+    return Told(fields)
 
 
 def _field_text(part: Json) -> str:
     if isinstance(part, dict):
         return object_text(
-            {name: value.text if type(value) is Layout else canonical(value) for name, value in part.items()}
+            {name: value.text if type(value) is Told else canonical(value) for name, value in part.items()}
         )
     return "[]" if part == [] else canonical(part)
 
@@ -350,7 +336,7 @@ def is_descriptor(value: Any) -> bool:
 
 def dtypes_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
     """Dtypes in an argument: a tensor's, a descriptor's, or those of a tuple's members."""
-    if is_tensor(value) or (hasattr(value, "dtype") and not isinstance(value, (tuple, type))):
+    if hasattr(value, "dtype") and not isinstance(value, (tuple, type)):
         yield path, str(value.dtype)
     elif hasattr(value, "base") and hasattr(value, "block_shape"):
         yield path, str(value.base.dtype)

@@ -77,7 +77,7 @@ class _Kind(NamedTuple):
 
     is_closed: bool
     is_tensor: bool
-    is_written_to: bool  # a tensor if instance attributes supply those that the class lacks
+    is_written_to: bool  # it can be written to: a tensor if instance attributes supply those that the class lacks
     has_size: bool
     parts: Callable[[Any, int], Iterable[Any]]
 
@@ -236,11 +236,12 @@ def refuse_without_tensor(arguments: Mapping[str, Any], lists: Mapping[str, Iter
         for name in names:
             if name in arguments and (_is_none(arguments[name]) or any(tensors_in(name, arguments[name]))):
                 continue
-            value: Any = arguments.get(name, "values that configs or heuristics set")
+            value: Any = arguments.get(name)
+            known = f"{type(value).__name__}: {value!r:.60}"
             raise CallError(
                 f"`{kernel}`: {label} names {name!r}: expected a tensor, or an object that contains one, "
-                f"got {type(value).__name__}: {value!r:.60}. Pass the tensor itself, "
-                f"or remove {name!r} from {label}=.",
+                f"got {known if name in arguments else 'a value that a config or heuristic sets'}. "
+                f"Pass the tensor itself, or remove {name!r} from {label}=.",
                 kernel=kernel,
             )
 
@@ -258,9 +259,9 @@ def gpu_of(value: Any) -> int | None:
 
 
 def gpu_within(value: Any) -> int | None:
-    """The same, for an argument that is not itself a plain array.
+    """Like `gpu_of`, for an argument that is not itself a plain array.
 
-    Large values are searched only near their root, breadth first, since launches do this on every call.
+    Large values are searched only near their root, breadth first, since every launch does this.
     """
     for array in _walk(value, deque.popleft, NEAR, FIRST):
         if array is not _CUT and (index := _gpu_index(array)) is not None:

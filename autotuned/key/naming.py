@@ -110,7 +110,7 @@ def package_of_code(value: Any) -> str:
 
 
 def package_of(function: FunctionType) -> str:
-    """The package that a function belongs to; for a wrapper its own, whatever `__module__` says."""
+    """The package that a function's code belongs to; a wrapper may have copied its `__module__`."""
     return _package(str(function.__globals__.get("__name__", function.__module__)), file_of(function))
 
 

@@ -6,9 +6,10 @@ Used for messages, for `nearest=`, and to order earlier winners in a search.
 from __future__ import annotations
 
 import bisect
+import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from autotuned._startup import Frozen
@@ -17,7 +18,7 @@ from autotuned.typed_json import Json, canonical
 
 OTHER = 8.0  # octaves for each differing part that is not a size: the same as a size ratio of 256
 _SIZE = 0.5  # replaces a size in an outline; keys contain no such number
-Sizes = tuple[tuple[int, ...], ...]
+_Sizes = tuple[tuple[int, ...], ...]  # those at each place
 Rank = tuple[bool, float, int]  # whether the calls differ, the distance of the keys, the index in the list
 
 
@@ -70,7 +71,7 @@ class Apart(Frozen):
 class Member(Frozen):
     """A key in a group: its sizes, the sum of their logarithms, and its index in the list."""
 
-    sizes: Sizes
+    sizes: _Sizes
     octaves: float
     number: int
     key: Key
@@ -80,35 +81,28 @@ class Group:
     """Keys with one outline, ordered by size."""
 
     def __init__(self, members: Iterable[Member]) -> None:
-        self.members = sorted(members, key=lambda member: member.octaves)
-        self._octaves = [member.octaves for member in self.members]
+        self._members = sorted(members, key=_octaves_of)
 
     def outwards(self, octaves: float) -> Iterator[Member]:
         """The members, closest total size first."""
-        above = bisect.bisect_left(self._octaves, octaves)
-        below = above - 1
-        while below >= 0 or above < len(self.members):
-            if below < 0 or (above < len(self.members) and self._octaves[above] + self._octaves[below] < 2 * octaves):
-                yield self.members[above]
-                above += 1
-            else:
-                yield self.members[below]
-                below -= 1
+        start = bisect.bisect_left(self._members, octaves, key=_octaves_of)
+        smaller, larger = range(start - 1, -1, -1), range(start, len(self._members))
+        both = (map(self._members.__getitem__, indexes) for indexes in (smaller, larger))
+        return heapq.merge(*both, key=lambda member: abs(member.octaves - octaves))
 
 
-@dataclass
+_octaves_of: Callable[[Member], float] = operator.attrgetter("octaves")
+
+
 class Alike:
     """Keys to search for the nearest one: prepared once, queried often.
 
     The nearest key has the same call if any has, then the smallest distance, then the lowest index.
     """
 
-    keys: Iterable[Key]
-    _groups: dict[Outline, Group] = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, keys: Iterable[Key]) -> None:
         found: dict[Outline, list[Member]] = {}
-        for number, key in enumerate(self.keys):
+        for number, key in enumerate(keys):
             outline, sizes = _outlined(key)
             octaves = math.fsum(octave(size) for group in sizes for size in group)
             found.setdefault(outline, []).append(Member(sizes, octaves, number, key))
@@ -134,7 +128,7 @@ def distances(key: Key, others: Iterable[Key]) -> Iterator[float]:
         yield octaves_between(_picked(mine, apart.mine), _picked(sizes, apart.theirs), apart.count)
 
 
-def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: Sizes, group: Group) -> tuple[Rank, Key] | None:
+def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: _Sizes, group: Group) -> tuple[Rank, Key] | None:
     """The best so far, or a nearer member of a group.
 
     Sums of n logarithms differ by at most sqrt(n) times the distance, and members are visited in order of that sum:
@@ -154,11 +148,11 @@ def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: Sizes, group: Gr
     return best
 
 
-def _picked(sizes: Sizes, places: Iterable[int]) -> list[int]:
+def _picked(sizes: _Sizes, places: Iterable[int]) -> list[int]:
     return [size for place in places for size in sizes[place]]
 
 
-def _outlined(key: Key) -> tuple[Outline, Sizes]:
+def _outlined(key: Key) -> tuple[Outline, _Sizes]:
     sizes: dict[str, tuple[int, ...]] = {}
     call = {name: _without_sizes(part, name, sizes) for name, part in sorted(key.call.items())}
     places = tuple((place, len(found)) for place, found in sizes.items())

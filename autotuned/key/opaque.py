@@ -1,4 +1,4 @@
-"""Identifies values without a JSON form by object, in this process only."""
+"""JSON for any value, hook or benchmark: by contents if possible, otherwise by object, in this process only."""
 
 from __future__ import annotations
 
@@ -177,15 +177,15 @@ def _stored(code: CodeType) -> Iterator[str]:
 
 
 def _attributes(holder: Any) -> dict[str, Any]:
-    names = {**getattr(holder, "__dict__", {})}
     slots = (slot for kind in type(holder).__mro__ for slot in getattr(kind, "__slots__", ()))
-    return {**names, **{slot: getattr(holder, slot) for slot in slots if hasattr(holder, slot)}}
+    names = {slot: getattr(holder, slot) for slot in slots if hasattr(holder, slot)}
+    return {**getattr(holder, "__dict__", {}), **names}
 
 
-def _plain(values: Mapping[str, Any]) -> Json:
+def _plain(used: Mapping[str, Any]) -> Json:
     """Immutable values, and functions by their text."""
     found = {}
-    for name, value in sorted(values.items()):
+    for name, value in sorted(used.items()):
         if isinstance(value, (bool, int, float, str, bytes, tuple, type(None))):
             found[name] = encode(value, "do_bench", spell)
         elif function := source.python_function(value):  # without its closure, which may be cyclic

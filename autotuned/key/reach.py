@@ -33,7 +33,7 @@ class Use(Frozen):
     name: str
     value: Any
     holder: Any = NO_HOLDER  # for a method or property, the object or class it was found on
-    whole: bool = True  # False if the code only reads attributes of it, which are uses of their own
+    whole: bool = True  # False if the code only reads its attributes, which are separate uses
     is_same: Callable[[], bool] | None = None  # whether the name still refers to it; None if it always does
 
 
@@ -68,13 +68,13 @@ class _Reader:
 
     @cached_property
     def own(self) -> set[Path]:
-        """Names, attributes and items that the function itself sets, such as a counter: state, not code."""
+        """Names, attributes and items that the function sets, such as a counter: state, not code."""
         declared = {(name,) for node in self.nodes if isinstance(node, ast.Global) for name in node.names}
         return declared | stored(self.nodes)
 
     @cached_property
     def paths(self) -> dict[Path, bool]:
-        """All dotted names that are read, and whether each is used by itself, not only for an attribute."""
+        """All dotted names that are read, and whether each is also used as a value, not only for its attributes."""
         found: dict[Path, bool] = {}
         heads = {id(head) for node in self.nodes if (head := _head(node)) is not None}
         annotations = set(map(id, self._annotations))
@@ -196,7 +196,7 @@ def _is_near(module: str, function: FunctionType) -> bool:
 def file_in(scope: Mapping[str, Any]) -> str:
     """A namespace's `__file__`, or ""; not that of Triton's interpreter.
 
-    At a launch the interpreter adds its module's globals to the kernel's: a notebook would get a name, and a file.
+    At a launch the interpreter adds its own module's globals to the kernel's: code of a notebook would get that file.
     """
     file = scope.get("__file__")
     return file if isinstance(file, str) and not file.endswith(_ADDED_AT_A_LAUNCH) else ""
@@ -310,9 +310,9 @@ def is_toolchain(module: str | None) -> bool:
 
 
 def patch(home: str, name: str, value: Any) -> Any:
-    """The function that stands in the place of an attribute of one of Triton's modules; None if it is Triton's own.
+    """The function that somebody put into a module of Triton as this attribute; None if the value is Triton's own.
 
-    A decorator that copies names may hide a function from elsewhere.
+    It may be hidden in a wrapper that has copied the names of Triton's function.
     """
     if home[:7] not in ("triton", "triton.") or isinstance(value, type):
         return None
@@ -337,7 +337,7 @@ def is_triton_function(value: Any) -> bool:
 
 
 def is_tritons_own(value: Any) -> bool:
-    """Whether a value is a function of Triton's own library, such as `tl.sigmoid`, under a name of the program."""
+    """Whether a value is a function of Triton's own library, such as `tl.sigmoid`."""
     return not isinstance(value, type) and _wraps(value) and python_function(value) is not None
 
 

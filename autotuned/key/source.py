@@ -238,13 +238,13 @@ class Walk:
     def _foreign(self, name: str, function: FunctionType, holder: Any) -> None:
         """Record another package's code by name, with the values that it closes over."""
         home = naming.home_of(str(function.__globals__.get("__name__", function.__module__)))
-        if home.partition(".")[0] != "triton" and function not in self._closures:
+        if home.partition(".")[0] == "triton":
+            home = function.__module__ or home  # all wrappers of its builtins have the globals of one module
+        elif function not in self._closures:
             self._closures.append(function)  # it may close over itself, like a recursive inner function
             for free, value in cells(function).items():
                 self.value(f"{name}.{free}", value)
             self._closures.pop()
-        if home.partition(".")[0] == "triton":
-            home = function.__module__ or home  # the wrappers of its builtins are all of one module
         self.lines.append(f"{name} -> {home}.{getattr(function, '__qualname__', function.__code__.co_name)}")
         if holder is not NO_HOLDER:
             self.value(f"{name}.self", holder)
@@ -257,14 +257,14 @@ class Walk:
         self.blurred = True
 
     def _module(self, name: str, module: ModuleType, whole: bool) -> None:
-        """Record another package's module by name, an own module by what is read from it (everything if `whole`)."""
+        """Record another package's module by name, and an own one if `whole`: otherwise its attributes are uses."""
         is_plain = sys.modules.get(module.__name__) is module
         if is_plain and module.__name__ in ("triton", "triton.language") and not self._is_of_triton:
             return
         is_own = not is_plain or naming.package_of_module(module) == self.package
         if not is_own:
             self.lines.append(f"{name} -> module {naming.home_of(module.__name__)}")
-        elif is_own and whole and id(module) not in self._open:
+        elif whole and id(module) not in self._open:
             self._open[id(module)] = name
             for inner, value in sorted(vars(module).items()):
                 if not inner.startswith("__") and not isinstance(value, ModuleType):
@@ -312,16 +312,13 @@ class Walk:
         return encode(value, name)
 
     def _methods(self, name: str, value: Any, whole: bool) -> None:
-        """Record the methods and attributes that a subclass of a plain type adds."""
+        """Record the methods and public attributes that a subclass of a plain type adds."""
         kind = type(value)
         if not whole or is_toolchain(kind.__module__):
             return
         if not isinstance(value, enum.Enum) or classes.has_methods(kind):
             self._class(f"{name} of", kind, True)
-        self._state(name, kind, {field: item for field, item in attributes(value).items() if self._is_public(field)})
-
-    def _is_public(self, field: str) -> bool:
-        return field[:1] != "_"
+        self._state(name, kind, {field: item for field, item in attributes(value).items() if field[:1] != "_"})
 
     def _container(self, name: str, value: Any) -> None:
         self.lines.append(f"{name} = {type(value).__name__} of {len(value)}")
@@ -350,7 +347,7 @@ class Walk:
             self._state(name, type(value), getattr(value, "__dict__", {}))
 
     def _apart(self, name: str, item: Any) -> str:
-        """A value's own text, independent of earlier records."""
+        """A text for one value, independent of what was recorded before."""
         walk = type(self)(self._of, self._array)
         walk._open, walk._depth = dict(self._open), self._depth
         walk.value("", item)

@@ -164,7 +164,7 @@ def _parse(source: str) -> ast.Module:
 
 
 def parsed_again(parse: Callable[[], _Parsed]) -> _Parsed:
-    """Run what parses Python, e.g. a compilation; again if another thread disturbed the parser."""
+    """Call a function that parses Python, such as a compilation; again if another thread disturbed the parser."""
     for _ in range(TRIES - 1):
         try:
             return parse()
@@ -176,14 +176,14 @@ def parsed_again(parse: Callable[[], _Parsed]) -> _Parsed:
 
 
 def _is_disturbed(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is the parser's: Triton wraps those of functions that a kernel calls."""
+    """Whether an error or its cause is a disturbed parser's: Triton wraps errors of functions that a kernel calls."""
     while error is not None and not isinstance(error, SystemError):
         error = error.__cause__
     return DISTURBED in str(error)
 
 
 def _unhash(error: BaseException) -> None:
-    """Let Triton hash functions again whose hashing the error ended: it leaves them a placeholder without source."""
+    """Let Triton again hash the functions whose hashing ended with this error: their hash is still a placeholder."""
     trace: Any = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_name == "cache_key":

@@ -51,8 +51,8 @@ def of_value(value: Any, where: str, array: Callable[[Any], Json] | None = None)
     walk = Walk(value, array)
     walk.value("value", value)
     kind = value if isinstance(value, type) else type(value)
-    spelled = ["class" if kind is value else "value", [kind.__qualname__, walk.digest()]]
-    return {spelled[0]: _checked(spelled[1], walk.opaque, value, where)}
+    spelled = _checked([kind.__qualname__, walk.digest()], walk.opaque, value, where)
+    return {"class" if kind is value else "value": spelled}
 
 
 def _checked(spelled: Json, opaque: list[Opaque], value: Any, where: str) -> Json:

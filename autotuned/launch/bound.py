@@ -26,12 +26,12 @@ class Bound:
     Attributes:
         config: The config to launch with.
         run: Launches, given argument values and grid, prologue included.
-        before: The prologue, or None; the C launcher calls it by itself.
-        direct: What the C launcher needs to call the driver (`driver_call.fields`); None makes it call `run`.
+        before: The prologue or None; part of `run`, but called separately by the C launcher.
+        direct: The fields with which the C launcher calls the driver (`driver_call.fields`); if None, it calls `run`.
         fallback: Launches through Triton, without the prologue: for the C launcher, if user code changed something
             since the look-up, or if Triton's launcher must convert or refuse a value.
         again: Launches with another config if the grid is empty for this one; None if there is no other.
-        twin: Makes what `run` passes to the driver (`driver_call.Twin`), for comparison with C; or None.
+        twin: Creates the `driver_call.Twin` to compare the C launcher with; or None.
         use: What it was chosen for (`request.Chosen`), so that it can be replaced; or None.
     """
 
@@ -54,7 +54,7 @@ class Bound:
 
     @property
     def device(self) -> int | None:
-        """Index of the GPU of direct launches; None without them."""
+        """Index of the GPU of direct launches (from `driver_call.fields`); None without them."""
         return self.direct[18] if self.direct is not None else None
 
     def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: Callable[[], driver_call.Twin] | None) -> None:
@@ -96,7 +96,7 @@ class Prologue:
 
 
 def zero_named(arguments: Mapping[str, Any], names: Iterable[str], kernel: str) -> None:
-    """Zero the named arguments, skipping None and absent ones; CallError if one contains no tensor.
+    """Zero the named arguments except those that are None; CallError if one is missing or contains no tensor.
 
     Called by `Prologue`; on a hit in C by `zero_directly` in c/submit.h.
     """

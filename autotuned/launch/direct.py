@@ -36,8 +36,8 @@ def direct(
 ) -> Bound:
     """Make `made` launch the compiled kernel directly, and through Triton, as before, whenever its guards fail.
 
-    `asks`: whether the look-up runs user code, such as buckets and key callables. `known`: the result of
-    `compiled.compiled_for` for which the kernel was chosen, if it was asked. Raises EvictedError or UnbindableError if
+    `asks`: whether the look-up runs user code, such as buckets and key callables. `known`: the call's
+    `compiled.compiled_for` when the kernel was chosen, if the caller has it. Raises EvictedError or UnbindableError if
     the kernel cannot be launched directly.
     """
     arguments, before, device = call.arguments, made.before, kernel.current_device()
@@ -46,8 +46,8 @@ def direct(
     fallback, memory = made.fallback, memory_test(names, tuple(arguments.values()), known)
     assert fallback is not None
 
-    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, Callable[[], driver_call.Twin] | None]:
-        found = compiled.handle_of(tunable.fn, kernel, device)
+    def plan(launched: Any) -> tuple[Run, tuple[Any, ...] | None, Callable[[], driver_call.Twin] | None]:
+        found = compiled.handle_of(tunable.fn, launched, device)
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
         fields = driver_call.fields(found, names, constants, parts)
@@ -109,10 +109,10 @@ def _constants(tunable: Tunable, names: Sequence[str], config: Any) -> Mapping[s
 def memory_test(
     names: Sequence[str], values: tuple[Any, ...], known: tuple[Any, ...] | None = None
 ) -> Callable[[], Callable[[tuple[Any, ...]], bool]]:
-    """Makes a test whether arguments equal these in `compiled.compiled_for`, without keeping these alive.
+    """Makes a test whether other values have the same `compiled.compiled_for`, without keeping these alive.
 
-    `known`: the result of that for these arguments, if it was asked. The test is generated, since the Python twin runs
-    it on the hot path for callable grids.
+    `known`: that of these values, if the caller has it. The test is generated, since the Python twin runs it on the hot
+    path for callable grids.
     """
     of = compiled.compiled_for
     others = [(name, type(one)) for name, one in zip(names, values) if type(one) not in PLAIN]

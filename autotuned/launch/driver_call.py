@@ -1,4 +1,4 @@
-"""What the C launcher needs to call the driver, read from a loaded kernel."""
+"""Reads from a loaded kernel the fields with which the C launcher calls the driver, and compares its launches."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def launch_attributes(metadata: Any, ctas: int) -> tuple[tuple[int, int, int, in
 
 
 class Twin:
-    """What the Python twin passes for a call, for comparison with the C launcher.
+    """The Python twin's launches of a kernel, for comparison with the C launcher's.
 
     The twin passes values to Triton's launcher; this reproduces how that fills the parameter buffer (Triton's
     `driver.c`). `meta` maps values of the free parameters `names` to a grid callable's argument.
@@ -121,7 +121,7 @@ class Twin:
         self._attributes = launch_attributes(launched_by, getattr(launched_by, "num_ctas", 1))
 
     def differences(self, values: tuple[Any, ...], grid: Any, passed: tuple[Any, ...] | None) -> list[str]:
-        """How what the C launcher would pass differs from what the twin passes, as text.
+        """Descriptions of the differences between the C launcher's launch and the twin's.
 
         `passed` is from `passed_of` in `launch/c/submit.h`, None if nothing; `grid` is the caller's or its result.
         """
@@ -158,7 +158,7 @@ class Twin:
     def _parts(
         self, name: str, type_: Any, value: Any, described: Iterator[Any]
     ) -> Iterator[tuple[str, Any, Any, bytes]]:
-        """What is written for an argument, by path: for each item of a tuple, and for all that a descriptor becomes."""
+        """Path, type, value and bytes of each parameter made of an argument: several for tuples and descriptors."""
         if isinstance(type_, tuple):
             for place, (inner, item) in enumerate(zip(type_, value)):
                 yield from self._parts(f"{name}[{place}]", inner, item, described)

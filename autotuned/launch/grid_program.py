@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from autotuned._startup import Frozen
 from autotuned.triton_compat import kernel
 
 # Steps of a program, in the order of the enum in `launch/c/grids.h`; each a tuple (step, number, name, of, is).
@@ -38,12 +39,11 @@ class _RefusedError(Exception):
     """This code does more than integer arithmetic."""
 
 
-class _Found:
-    """An object that a name refers to, and the steps checking that."""
+class _Found(Frozen):
+    """An object that a name refers to, and the steps that check this at each launch."""
 
-    def __init__(self, object: Any, guards: Steps) -> None:
-        self.object = object
-        self.guards = guards
+    object: Any
+    guards: Steps
 
 
 _META, _NULL = object(), object()  # the dictionary of all arguments, and what Python pushes next to a callee
@@ -55,7 +55,7 @@ def program(grid: Any) -> tuple[int, Steps] | None:
     The steps are for a stack machine and leave all sizes on its stack.
     """
     try:
-        if type(grid) is not FunctionType or grid.__code__.co_argcount != 1 or sys.version_info[:2] > NEWEST:
+        if type(grid) is not FunctionType or sys.version_info[:2] > NEWEST:
             return None
         sizes = _Reader(grid, [_META], inlined=False).returned()
         if type(sizes) is not list or not 1 <= len(sizes) <= 3:
@@ -118,11 +118,7 @@ class _Reader:
         return self._stack.pop()
 
     def _pop(self, count: int) -> list[Any]:
-        if count > len(self._stack):
-            raise _RefusedError
-        taken = self._stack[len(self._stack) - count :]
-        del self._stack[len(self._stack) - count :]
-        return taken
+        return [self._stack.pop() for _ in range(count)][::-1]
 
     def _push_null(self, instruction: dis.Instruction) -> None:
         self._stack.append(_NULL)
@@ -173,11 +169,9 @@ class _Reader:
     def _global(self, name: str) -> Any:
         if name in self._function.__globals__:
             value = self._function.__globals__[name]
-            return (
-                _step(GLOBAL, name=name)
-                if type(value) is int
-                else _Found(value, _step(IS_GLOBAL, name=name, is_=value))
-            )
+            if type(value) is int:
+                return _step(GLOBAL, name=name)
+            return _Found(value, _step(IS_GLOBAL, name=name, is_=value))
         builtins: dict[str, Any] = _builtins_of(self._function)
         if name not in builtins:
             raise _RefusedError

@@ -72,6 +72,17 @@ def make(names: Sequence[str], spec: KeySpec, device: LazyDevice | None, shape: 
     return Joined(made, python)
 
 
+def _role(name: str, spec: KeySpec) -> int:
+    role = _SHAPE if spec.has_shape(name) else 0
+    if name in spec.constexprs:
+        role |= _CONSTEXPR
+    if name in spec.exact:
+        return role | _VALUE | _STRIDES
+    if spec.names is None:
+        return role | _INTEGER
+    return role | (_VALUE if name in spec.names else 0)
+
+
 class Joined:
     """The table in C, and one in Python, made on demand, for calls without a signature in C (such as descriptors)."""
 
@@ -88,12 +99,12 @@ class Joined:
     @property
     def hits(self) -> int:
         """Number of answered calls."""
-        return sum(table.hits for table in self._tables())
+        return sum(one.hits for one in self._tables())
 
     @property
     def evictions(self) -> int:
         """Number of evicted entries."""
-        return sum(table.evictions for table in self._tables())
+        return sum(one.evictions for one in self._tables())
 
     def _find_in_both(self, values: tuple[Any, ...]) -> Any:
         found = self.in_c.find(values)
@@ -109,34 +120,23 @@ class Joined:
 
     def bounds(self) -> list[Any]:
         """All bound entries."""
-        return [bound for table in self._tables() for bound in table.bounds()]
+        return [bound for one in self._tables() for bound in one.bounds()]
 
     def swap(self, old: Any, new: Any) -> bool:
         """Replace a bound entry, between two calls; False if it is no longer bound."""
-        return any(table.swap(old, new) for table in self._tables())
+        return any(one.swap(old, new) for one in self._tables())
 
     def clear(self) -> None:
         """Remove all entries."""
         self.cleared += 1
-        for table in self._tables():
-            table.clear()
+        for one in self._tables():
+            one.clear()
 
     def __len__(self) -> int:
         return sum(map(len, self._tables()))
 
     def _tables(self) -> list[Any]:
         return [self.in_c] if self._rest is None else [self.in_c, self._rest]
-
-
-def _role(name: str, spec: KeySpec) -> int:
-    role = _SHAPE if spec.has_shape(name) else 0
-    if name in spec.constexprs:
-        role |= _CONSTEXPR
-    if name in spec.exact:
-        return role | _VALUE | _STRIDES
-    if spec.names is None:
-        return role | _INTEGER
-    return role | (_VALUE if name in spec.names else 0)
 
 
 def base() -> type:
@@ -159,10 +159,10 @@ def verifies() -> bool:
     return _native.extension is not None and env.launcher() == "verify"
 
 
-def judge_by(table: Launcher, judge: Callable[..., bool]) -> None:
-    """Make the C launcher ask `judge` before each launch (`verify.Judge`)."""
-    if isinstance(table, Joined):
-        table.in_c.judge_by(judge)
+def judge_by(launcher: Launcher, judge: Callable[..., bool]) -> None:
+    """Make the launcher, if it is in C, ask `judge` before each launch (`verify.Judge`)."""
+    if isinstance(launcher, Joined):
+        launcher.in_c.judge_by(judge)
 
 
 def binds_directly() -> bool:

@@ -1,8 +1,8 @@
 """The launch table in Python: from a call's signature to its bound kernel.
 
-Signatures refine the key: each determines dtype, shape, strides, alignment and device of every tensor, the type of
-every argument, and what Triton specializes on or the key contains of the others. Many signatures may map to one key,
-never the reverse.
+Signatures refine the key: each determines the type of every argument, the dtype, shape, strides, alignment and device
+of every tensor, and all properties of other values that Triton specializes on or that are in the key. Many signatures
+may map to one key, never the reverse.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLAIN = frozenset([int, bool, str, bytes, complex, type(None)])
 
 
 def integer_class(value: int) -> tuple[bool, bool, int]:
-    """What Triton specializes an integer on, or finer: whether it is 1, divisible by 16, and its width."""
+    """An integer's class, at least as fine as Triton's: whether it is 1, whether it is divisible by 16, its width."""
     width = 32 if -0x80000000 <= value < 0x80000000 else _wide(value)
     return value == 1, value % 16 == 0, width
 
@@ -46,7 +46,7 @@ def _wide(value: int) -> int:
     return 65 if 0 <= value < 0x10000000000000000 else 66
 
 
-def typed(value: Any) -> Any:
+def result_word(value: Any) -> Any:
     """The result of a key function or bucket as a signature word: 1, True and 1.0 differ, as in the key.
 
     Raises TypeError unless it is immutable and equal only where keys are. Keeps no class alive: it may be a local one,
@@ -56,7 +56,7 @@ def typed(value: Any) -> Any:
     if kind in _PLAIN:
         return kind, value
     if isinstance(value, tuple):
-        return (ref(kind), *map(typed, value))
+        return (ref(kind), *map(result_word, value))
     if kind is float:  # NaN != NaN: each call would be bound again
         return kind, value.hex()
     if is_its_own_word(kind) or kind.__name__ == "device":
@@ -66,8 +66,8 @@ def typed(value: Any) -> Any:
     raise TypeError
 
 
-def opaque(value: Any) -> int | None:
-    """The word of an object that is not in any key: its GPU, or TypeError if instance attributes make it an array."""
+def object_word(value: Any) -> int | None:
+    """The word of an object that is in no key: its GPU; TypeError if instance attributes make it an array."""
     if is_tensor(value) or is_descriptor(value):
         raise TypeError
     return gpu_within(value)
@@ -148,11 +148,11 @@ class PyLauncher:
         device: Called at the first binding; returns the function returning the current device's index. None if there
             is only one.
         places: Whether it is for a plain callable, whose arrays may be from any library and on any device.
-        roles: What counts of each parameter; given if the extension is to make the words of torch's tensors.
+        roles: Which properties of each parameter count; if given, the extension makes the words of torch's tensors.
     """
 
     name = "python"
-    in_c: Any = None  # as of `launcher.Joined`: the table in C, which the extension's `Base` queries by itself
+    in_c: Any = None  # `launcher.Joined` has a table in C here, which the extension's `Base` queries before Python runs
 
     def __init__(
         self,
@@ -169,6 +169,15 @@ class PyLauncher:
         self._places = places
         self._plans: dict[tuple[ref[type], ...], Plan] = {}
         self._count = _Count()
+        self._ours = private_prefix(names)
+        scope: dict[str, Any] = {  # what the code of all plans refers to
+            "integer_class": integer_class, "result_word": result_word, "object_word": object_word,
+            "items": partial(item_words, spec, places), "id": id, "type": type, "Exception": Exception,
+            "other": self._find_by_types, "count": self._count,
+            **{f"bucket_{name}": bucket for name, bucket in spec.buckets.items()},
+            **{f"function_{index}": function for index, function in enumerate(spec.functions.values())},
+        }  # fmt: skip
+        self._scope = {f"{self._ours}{name}": value for name, value in scope.items()}
         #: The entry bound for these argument values, or None. This is the latest plan's own function, since a method
         #: calling it would cost 0.1 us (tests/bench/host.py).
         self.find: Callable[[tuple[Any, ...]], Bound | None] = self._find_by_types
@@ -242,29 +251,21 @@ class PyLauncher:
         for types in list(self._plans):
             if None in (kind() for kind in types):
                 self._plans.pop(types, None)  # a class was freed: no value has it
-        ours = private_prefix(self._names)
-        parts: list[str] = []
-        scope: dict[str, Any] = {
-            f"{ours}integer_class": integer_class, f"{ours}typed": typed, f"{ours}type": type,
-            f"{ours}other": self._find_by_types, f"{ours}count": self._count, f"{ours}Exception": Exception,
-        }  # fmt: skip
+        words = {name: self._word(name, value) for name, value in zip(self._names, values)}
+        if None in words.values():
+            return None
+        ours, scope, parts = self._ours, dict(self._scope), list[str]()
         if self._device is not None:
             parts.append(f"{ours}device()")
             scope[f"{ours}device"] = self._device()
-        words = {name: self._word(name, value, ours, scope) for name, value in zip(self._names, values)}
-        if None in words.values():
-            return None
-        parts += filter(None, [self._words_in_c(values, words, ours, scope), *words.values()])
-        for index, function in enumerate(self._spec.functions.values()):
-            scope[f"{ours}function_{index}"] = function
-            items = ", ".join(f"{name!r}: {name}" for name in self._names)
-            parts.append(f"{ours}typed({ours}function_{index}({{{items}}}))")
+        parts += filter(None, [self._words_in_c(values, words, scope), *words.values()])
+        items = ", ".join(f"{name!r}: {name}" for name in self._names)
+        for index in range(len(self._spec.functions)):
+            parts.append(f"{ours}result_word({ours}function_{index}({{{items}}}))")
         scope.update({f"{ours}type_{index}": kind for index, kind in enumerate(map(_held, values))})
-        return Plan(self._source(ours, "".join(f"{part}, " for part in parts), values), scope, ours)
+        return Plan(self._source("".join(f"{part}, " for part in parts), values), scope, ours)
 
-    def _words_in_c(
-        self, values: tuple[Any, ...], words: dict[str, str | None], ours: str, scope: dict[str, Any]
-    ) -> str:
+    def _words_in_c(self, values: tuple[Any, ...], words: dict[str, str | None], scope: dict[str, Any]) -> str:
         """Source of the words of torch's tensors, made in C and removed from `words`; in Python if C cannot read one.
 
         One call for all, instead of five of torch's for each, saves 4,600 instructions per tensor.
@@ -273,12 +274,13 @@ class PyLauncher:
         roles = bytes(self._roles.get(name, 0) for name in given)
         if not self._roles or not given or _native.extension.tensor_words(roles, *given.values()) is None:
             return ""
+        ours, in_python = self._ours, ", ".join(str(words.pop(name)) for name in given)
         scope.update({f"{ours}in_c": _native.extension.tensor_words, f"{ours}roles": roles})
-        in_python = ", ".join(str(words.pop(name)) for name in given)
         return f"{ours}in_c({ours}roles, {', '.join(given)}) or ({in_python})"
 
-    def _source(self, ours: str, words: str, values: tuple[Any, ...]) -> str:
+    def _source(self, words: str, values: tuple[Any, ...]) -> str:
         """Source of a plan's two functions; the signature is an expression over the parameters' names."""
+        ours = self._ours
         unpack = f"{''.join(f'{name}, ' for name in self._names)}= {ours}values\n" if self._names else "pass\n"
         called = ["()" if isinstance(_held(value), ref) else "" for value in values]
         others = " or ".join(
@@ -302,7 +304,7 @@ class PyLauncher:
             f"    return {ours}bound\n"
         )
 
-    def _word(self, name: str, value: Any, ours: str, scope: dict[str, Any]) -> str | None:
+    def _word(self, name: str, value: Any) -> str | None:
         """Source of one argument's words: "" if the type says everything, None if it has no signature."""
         kind = type(value)
         if is_plain_tensor(kind):
@@ -313,7 +315,7 @@ class PyLauncher:
             return f"{name}.dtype, {name}.shape, {name}.strides"
         if kind is type(None):
             return ""
-        return self._scalar_word(name, value, ours, scope)
+        return self._scalar_word(name, value)
 
     def _layout_words(self, name: str) -> str:
         """Source of shape and strides; for a contiguous tensor only the shape, which takes 0.05 us less."""
@@ -324,31 +326,27 @@ class PyLauncher:
         # If only strides are in the key, the shape matters where the stride pattern depends on it: not for a vector.
         return f"{name}.is_contiguous() and ({name}.ndim == 1 or {name}.shape) or ({name}.shape, {name}.stride())"
 
-    def _scalar_word(self, name: str, value: Any, ours: str, scope: dict[str, Any]) -> str | None:
-        kind = type(value)
+    def _scalar_word(self, name: str, value: Any) -> str | None:
+        ours, kind = self._ours, type(value)
         in_key = self._spec.names is not None and name in self._spec.names
         in_key = in_key or name in self._spec.constexprs or name in self._spec.exact
         if kind is int:
             # A constexpr is compiled in: the bound kernel is for its value, even if the key has its bucket.
             if name in self._spec.buckets and name not in self._spec.constexprs:
-                scope[f"{ours}bucket_{name}"] = self._spec.buckets[name]
-                return f"{ours}typed({ours}bucket_{name}({name})), {ours}integer_class({name})"
+                return f"{ours}result_word({ours}bucket_{name}({name})), {ours}integer_class({name})"
             return name if in_key or self._spec.names is None else f"{ours}integer_class({name})"
         if kind is float:  # by hex: -0.0 == 0.0 and NaN != NaN
             return f"{name}.hex()" if in_key else ""
         if issubclass(kind, Enum):  # by identity, since members may define equality
-            scope[f"{ours}id"] = id
             return f"{ours}id({name})"
         if is_its_own_word(kind):
             return name
         if issubclass(kind, tuple) or not self._places:  # a tuple or descriptor
             item_words(self._spec, self._places, name, value)  # raises before any code is generated
-            scope[f"{ours}items"] = partial(item_words, self._spec, self._places)
             return f"{ours}items({name!r}, {name})"
         if in_key or issubclass(kind, _TOLD) or is_numpy_bool(value):
             return None
-        scope[f"{ours}opaque"] = opaque
-        return f"{ours}opaque({name})"
+        return f"{ours}object_word({name})"
 
 
 class Base:

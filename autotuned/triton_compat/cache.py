@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def trials(folder: Path) -> Iterator[None]:
     if not _enter():
         yield
         return
-    before = getattr(_thread, "folder", None)
+    before = current()
     _thread.folder = folder
     try:
         yield
@@ -40,14 +40,9 @@ def trials(folder: Path) -> Iterator[None]:
         _leave()
 
 
-@contextmanager
-def same_as(folder: Path | None) -> Iterator[None]:
+def same_as(folder: Path | None) -> AbstractContextManager[None]:
     """Like `trials`, for a helper thread with another thread's `current` folder; does nothing for None."""
-    if folder is None:
-        yield
-        return
-    with trials(folder):
-        yield
+    return nullcontext() if folder is None else trials(folder)
 
 
 def current() -> Path | None:
@@ -86,7 +81,7 @@ def _manager() -> Any:
         """Triton's file cache with the scratch folder of this thread's trials in front."""
 
         def __new__(cls, key: str, override: bool = False, dump: bool = False) -> Any:
-            if override or dump or getattr(_thread, "folder", None) is None:
+            if override or dump or current() is None:
                 return FileCacheManager(key, override=override, dump=dump)
             return super().__new__(cls)
 

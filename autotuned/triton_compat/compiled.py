@@ -34,8 +34,8 @@ def _inspected() -> bool:
 def compiling_in(executor: Any, warm_up: Callable[[], Any], promised: Iterable[tuple[str, Any]] = ()) -> Any:
     """Run a kernel's warm-up, but compile in an executor; Triton binds arguments and checks its table on this thread.
 
-    Returns the kernel, or a future whose `.result()` waits for it and adds it to Triton's table; one of those
-    `promised`, by Triton's keys, if it is the same.
+    Returns the kernel, or a future whose `.result()` waits for it and adds it to Triton's table: the one in `promised`
+    (futures by Triton's keys) if it is for the same kernel.
     """
     import triton
 
@@ -56,7 +56,7 @@ class Compilation(Frozen):
     Attributes:
         digest: Its hash in Triton's cache.
         run: Compiles.
-        ended: Puts the compiled kernel into Triton's table.
+        ended: Puts the compiled kernel into Triton's table; does nothing by default.
     """
 
     digest: str
@@ -118,13 +118,13 @@ def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
         return None
 
 
-def compile_specialization(kernel: Any, parts: tuple[Any, ...]) -> str:
+def compile_specialization(jit: Any, parts: tuple[Any, ...]) -> str:
     """Compile the result of `specialization` into Triton's cache, without a device, and return its hash there."""
     import triton
     from triton.compiler import ASTSource
 
     signature, constants, attrs, target, options = parts
-    compiled = triton.compile(ASTSource(kernel, signature, constants, attrs), target=target, options=options)
+    compiled = triton.compile(ASTSource(jit, signature, constants, attrs), target=target, options=options)
     return str(compiled.hash)
 
 
@@ -197,7 +197,7 @@ class Handle(Frozen):
     enter: Any
     leave: Any
     holds: Callable[[], bool]  # whether everything else is unchanged: Triton's `run`, knobs, and the globals used
-    watched: tuple[Any, ...]  # `cache`, and dictionaries and types that `holds` checks and nobody watches yet
+    watched: tuple[Any, ...]  # `cache`, and what `holds` checks (dictionaries, types) unless it is watched already
     dicts: tuple[Any, ...]  # the dictionaries among them
     stream_of: Callable[[int], int]  # returns a device's current stream
 
@@ -213,7 +213,7 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
         raise UnbindableError(f"expected a CompiledKernel, got {type(compiled).__name__}")
     try:
         cache = jit.device_caches[device][0]
-        cache_key = next((key for key, kernel in cache.items() if kernel is compiled), None)
+        cache_key = next((key for key, binary in cache.items() if binary is compiled), None)
         if cache_key is None:
             raise EvictedError(compiled)
         return _handle(jit, compiled, device, cache, cache_key, jit.device_caches[device])
@@ -223,8 +223,8 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
 
 def stands(found: Handle) -> bool:
     """Whether Triton's look-up would still find this kernel."""
-    kernel = found.kernel()
-    return kernel is not None and found.cache.get(found.cache_key) is kernel and found.holds()
+    binary = found.kernel()
+    return binary is not None and found.cache.get(found.cache_key) is binary and found.holds()
 
 
 def handle_of(jit: Any, binary: Any, device: int) -> Handle:
@@ -383,7 +383,7 @@ class Access(Frozen):
 
 
 def accesses(compiled: Any) -> Access | None:
-    """What a compiled kernel reads and writes; None if its TTIR does not show it (see `ttir.access`).
+    """The parameters that a compiled kernel reads and writes; None if its TTIR does not show it (see `ttir.access`).
 
     Also None if a file overrides a later stage. TTIR renames arguments, so they are matched by order.
     """

@@ -7,15 +7,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from autotuned._startup import renewed
 from autotuned.triton_compat import kernel as kernels
-
-
-class _Watchers(NamedTuple):
-    before: Callable[[Any], None]
-    after: Callable[[Any, float], None]
 
 
 class _Compiling(threading.local):
@@ -25,9 +20,9 @@ class _Compiling(threading.local):
     since = 0.0
 
 
-_watchers: list[_Watchers] = []  # at most one
 _compiling = _Compiling()
-_begun = renewed(threading.Lock())
+_guard = renewed(threading.Lock())
+_is_watching = False
 
 
 def begin(before: Callable[[Any], None], after: Callable[[Any, float], None]) -> None:
@@ -37,25 +32,24 @@ def begin(before: Callable[[Any], None], after: Callable[[Any, float], None]) ->
     """
     from triton.compiler import compiler
 
-    with _begun:
-        if _watchers:
-            return
-        _watchers.append(_Watchers(before, after))
-        for kind in (compiler.ASTSource, compiler.IRSource):
-            _watch_kind(kind)
-        _watch_new_kinds(compiler.ASTSource)
-        _watch_ends(compiler.CompiledKernel)
+    global _is_watching
+    with _guard:
+        if not _is_watching:
+            _is_watching = True
+            for kind in (compiler.ASTSource, compiler.IRSource):
+                _watch_kind(kind, before)
+            _watch_new_kinds(compiler.ASTSource, before)
+            _watch_ends(compiler.CompiledKernel, after)
 
 
-def _watch_kind(kind: Any) -> None:
+def _watch_kind(kind: Any, before: Callable[[Any], None]) -> None:
     """Patch the `make_ir` of a source class: a compilation starts with it."""
     original = vars(kind)["make_ir"]
 
     @functools.wraps(original)
     def make_ir(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _compiling.source() is not self:  # otherwise a subclass has reported it
-            for watcher in _watchers:
-                watcher.before(self)
+            before(self)
             _compiling.source, _compiling.since = weakref.ref(self), time.perf_counter()
         return original(self, *args, **kwargs)
 
@@ -63,22 +57,23 @@ def _watch_kind(kind: Any) -> None:
     kind.make_ir = make_ir
 
 
-def _watch_new_kinds(base: Any) -> None:
+def _watch_new_kinds(base: Any, before: Callable[[Any], None]) -> None:
     """Also patch later subclasses with their own `make_ir`, such as Gluon's."""
     original = base.__init__
 
     @functools.wraps(original)
-    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+    def create(self: Any, *args: Any, **kwargs: Any) -> None:
         for kind in type(self).__mro__:
             own = vars(kind).get("make_ir")
             if own is not None and not hasattr(own, "is_watched"):
-                _watch_kind(kind)
+                _watch_kind(kind, before)
         original(self, *args, **kwargs)
 
-    base.__init__ = begin
+    base.__init__ = create
 
 
-def _watch_ends(compiled: Any) -> None:
+def _watch_ends(compiled: Any, after: Callable[[Any, float], None]) -> None:
+    """Patch the constructor of Triton's compiled kernels: a compilation ends with it."""
     original = compiled.__init__
 
     @functools.wraps(original)
@@ -87,15 +82,12 @@ def _watch_ends(compiled: Any) -> None:
         if src is not None and _compiling.source() is src:
             seconds = time.perf_counter() - _compiling.since
             del _compiling.source
-            for watcher in _watchers:
-                watcher.after(src, seconds)
+            after(src, seconds)
 
     compiled.__init__ = end
 
 
 def sources_of(jit: Any) -> Iterator[Any]:
     """The sources of a kernel's binaries in this process, on all devices."""
-    for binary in kernels.binaries_of(jit):
-        source = getattr(binary, "src", None)
-        if source is not None:
-            yield source
+    sources = (getattr(binary, "src", None) for binary in kernels.binaries_of(jit))
+    return (source for source in sources if source is not None)

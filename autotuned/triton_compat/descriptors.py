@@ -97,10 +97,10 @@ def _made(value: Any, meta: Any) -> list[Any]:
 def _flags() -> int:
     """Number of flags after a decomposed descriptor's strides: padding, and rounding in later versions."""
     probe = SimpleNamespace(base=0, shape=[2], strides=[3], padding="nan", round_f32_to_tf32=False)
-    head, tail = _made(probe, None)[:3], _made(probe, None)[3:]
-    if head != [0, 2, 3] or tail not in ([True, 2, 3], [True, False, 2, 3]):
-        raise ValueError(f"expected a descriptor's tensor, shape and strides, got {[*head, *tail]}")
-    return len(tail) - 2
+    made = _made(probe, None)
+    if made not in ([0, 2, 3, True, 2, 3], [0, 2, 3, True, False, 2, 3]):
+        raise ValueError(f"expected a descriptor's tensor, shape and strides, got {made}")
+    return len(made) - 5
 
 
 @lru_cache(maxsize=1)

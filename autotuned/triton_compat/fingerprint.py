@@ -65,15 +65,15 @@ def _on_a_thread(function: Callable[[], Any]) -> Any:
     from concurrent.futures import Future
 
     future: Any = Future()
-    threading.Thread(target=_settle, args=(future, function), name="autotuned-hash", daemon=True).start()
+
+    def settle() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=settle, name="autotuned-hash", daemon=True).start()
     return future
-
-
-def _settle(future: Any, function: Callable[[], Any]) -> None:
-    try:
-        future.set_result(function())
-    except BaseException as error:
-        future.set_exception(error)
 
 
 def _place(cache_dir: Path, tool: str | None) -> Path:
@@ -106,7 +106,7 @@ def _parts() -> dict[str, Json]:
     """The hashed files, and their folders, whose times reveal added files."""
     root = kernel.folder()
     folders = {folder: os.stat(_below(root, folder)).st_mtime_ns for folder in _folders(root)}
-    files = {file: _size_and_time(_below(root, file)) for folder in folders for file in _files(root, folder)}
+    files = {file: list(_stat(_below(root, file))[1:]) for folder in folders for file in _files(root, folder)}
     return {"folders": folders, "files": files}
 
 
@@ -129,21 +129,15 @@ def _below(root: str, path: str) -> str:
     return f"{root}/{path}"  # os.path.join takes a microsecond
 
 
-def _size_and_time(path: str) -> list[int]:
-    info = os.stat(path)
-    return [info.st_size, info.st_mtime_ns]
-
-
 def _hashed() -> tuple[dict[str, Json], str]:
     from triton.runtime.cache import triton_key
 
     # Triton's own key omits its runtime, Gluon, plug-ins and the bit code that it links into kernels.
     root, parts = kernel.folder(), _parts()
-    files = sorted(_below(root, file) for file in parts["files"])
-    files = [path for path in files if not os.path.basename(path).startswith("libtriton")]
+    files = sorted(file for file in parts["files"] if not os.path.basename(file).startswith("libtriton"))
     # On a second thread, since compiling waits for it; reading and hashing release the GIL.
     whole = _on_a_thread(triton_key)
-    lines = [f"{os.path.relpath(path, root)} {_sha256(path)}" for path in files]
+    lines = [f"{file} {_sha256(_below(root, file))}" for file in files]
     lines.insert(0, whole.result())
     return parts, hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -172,6 +166,7 @@ _NO_CODE = {"__pycache__", "profiler", "include", "bin"}  # folders that do not 
 
 
 def _stat(path: str) -> tuple[str, int, int]:
+    """A file's path, size and time."""
     info = os.stat(path)
     return path, info.st_size, info.st_mtime_ns
 

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from autotuned import disk
-from autotuned.triton_compat import kernel as toolchain
+from autotuned.triton_compat import kernel as kernels
 from autotuned.triton_compat import versions
 
 log = logging.getLogger("autotuned")
 LATER = frozenset({"num_warps", "num_stages", "maxnreg"})  # options the front end rarely reads
-# One thread at a time builds IR, since that holds the GIL. So the first config, whose later passes take longest, gets
-# to them after 20 ms; if 12 threads take turns, all get there after 330 ms. The limit keeps a slow builder from
-# blocking the others.
+# Building IR holds the GIL, so one thread does it at a time; after this long, others no longer wait for it. The first
+# config, whose later passes take longest, reaches them after 20 ms; if 12 threads took turns, all would after 330 ms.
 PATIENCE_S = 1.0
 _numbers = itertools.count()
 
@@ -37,7 +36,7 @@ def shared(kernel: Any, folder: Path) -> Iterator[None]:
 
     Does nothing for a customized source class, back ends other than NVIDIA's, and untested versions of Triton.
     """
-    jit = toolchain.innermost(kernel)
+    jit = kernels.innermost(kernel)
     original = _original(jit)
     if original is None:
         yield
@@ -59,7 +58,7 @@ def _original(jit: Any) -> Any:
     if versions.strange_triton():
         return None
     try:
-        jit.device_caches[toolchain.current_device()]  # created now, since that resets the class
+        jit.device_caches[kernels.current_device()]  # creates them now: later, that would reset `jit.ASTSource`
         is_plain = jit.__dict__.get("ASTSource") is ASTSource and not jit.is_gluon()
     except (AttributeError, TypeError, RuntimeError):
         return None

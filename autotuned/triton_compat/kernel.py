@@ -1,4 +1,4 @@
-"""Triton's API for decorating and keys: kernels, parameters, options, environment (versions: docs/design.md)."""
+"""Triton's API for decorating, keys and devices: kernels, parameters, options, environment (see docs/design.md)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def is_tuner(layer: object) -> bool:
 def is_interpreted(kernel: Any) -> bool:
     """Whether Triton interprets this kernel on the CPU; fixed at decoration."""
     inner, interpreter = innermost(kernel), sys.modules.get("triton.runtime.interpreter")
-    interpreted = getattr(interpreter, "InterpretedFunction", None)  # not there: nothing is interpreted, or not yet
+    interpreted = getattr(interpreter, "InterpretedFunction", None)  # None if not imported: nothing is interpreted yet
     return interpreted is not None and isinstance(inner, interpreted)
 
 
@@ -165,7 +165,7 @@ def forget_failed_loads(kernel: Any) -> None:
 
 
 def binaries_of(kernel: Any) -> Iterator[Any]:
-    """The binaries in Triton's table, on all devices, without those that compile: reading an attribute waits for it."""
+    """The binaries in Triton's table, on all devices, without unfinished ones: reading their attributes would wait."""
     for binaries, *_ in list((getattr(innermost(kernel), "device_caches", None) or {}).values()):
         for compiled in list(binaries.values()):
             if type(compiled).__name__ != "FutureKernel":
@@ -222,7 +222,7 @@ def on_device(index: int) -> Iterator[None]:
 
 
 def _driver() -> Any:
-    """Triton's holder of drivers. `from ... import` takes eight times as long for a module that is there."""
+    """Triton's holder of drivers; `from ... import` takes eight times as long for an imported module."""
     name = "triton.runtime.driver"
     return (sys.modules[name] if name in sys.modules else importlib.import_module(name)).driver
 
@@ -237,8 +237,7 @@ def _asks_torch(driver: Any) -> Any:
 
 def stream_getter() -> Callable[[int], int]:
     """The function returning a device's current stream."""
-    getter: Callable[[int], int] = _device_functions()[1]
-    return getter
+    return _device_functions()[1]
 
 
 def _device_functions() -> tuple[Callable[[], int], Callable[[int], int]]:
@@ -270,7 +269,7 @@ def _own_getter(getter: Callable[[], int]) -> Callable[[], int]:
 
 def is_patched() -> bool:
     """Whether the `run` methods of Triton's classes were replaced (as by vLLM, tritonbench, SGLang)."""
-    modules = sys.modules  # which hold both, as there is a kernel; see `_driver`
+    modules = sys.modules  # both are imported, since there is a kernel; see `_driver`
     run = modules["triton.runtime.autotuner"].Autotuner.run
     own = getattr(run, "in_front_of", run)  # as `own_run`
     return modules["triton.runtime.jit"].JITFunction.run is not originals["jit"] or own is not originals["tuner"]

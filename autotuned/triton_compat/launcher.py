@@ -1,4 +1,4 @@
-"""Triton's launcher of a compiled kernel, and the C function that it calls."""
+"""Triton's launcher of a compiled kernel: the C function that it calls, and building it and the driver early."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def beneath(run: Any, function: int, packed: Any, places: Sequence[str]) -> tupl
     kind = type(run)
     if kind.__name__ != "CudaLauncher" or not kernel.is_tritons(kind.__call__):
         return itself
-    if not vars(run).keys() <= _LAUNCHER_HAS:
-        return itself
-    if any(getattr(run, name, 0) for name in compiled.ALLOCATES):
+    if not vars(run).keys() <= _LAUNCHER_HAS or any(getattr(run, name, 0) for name in compiled.ALLOCATES):
         return itself
     seen: list[tuple[Any, ...]] = []
     probe = copy.copy(run)

@@ -38,7 +38,9 @@ def _constant(value: Any) -> Json:
 
 def _changed_options(said: Mapping[str, Any]) -> dict[str, Json] | None:
     """Options that differ from Triton's defaults; None if one is not a plain value."""
-    usual = vars(_backend(said["target"]).parse_options({}))
+    from triton.compiler.compiler import make_backend
+
+    usual = vars(make_backend(said["target"]).parse_options({}))
     changed = {name: said[name] for name, value in usual.items() if name in said and not _same(said[name], value)}
     changed.pop("extern_libs", None)  # paths of this installation
     return changed if all(type(value) in _PLAIN for value in changed.values()) else None
@@ -49,17 +51,11 @@ def _same(one: Any, other: Any) -> bool:
     return bool(both[0] == both[1])
 
 
-def _backend(target: Any) -> Any:
-    from triton.compiler.compiler import make_backend
-
-    return make_backend(target)
-
-
 def compilation(jit: Any, data: Mapping[str, Json], digest: str) -> Compilation | None:
-    """The compilation that the result of `written` describes (or RecordError); None if its hash differs."""
+    """The compilation described by a result of `written`, or None if its hash differs; RecordError if it is invalid."""
     import triton
     from triton.compiler import ASTSource
-    from triton.compiler.compiler import get_cache_key
+    from triton.compiler.compiler import get_cache_key, make_backend
     from triton.runtime.driver import driver
 
     fields = named(data, "compiled", FIELDS)
@@ -70,7 +66,7 @@ def compilation(jit: Any, data: Mapping[str, Json], digest: str) -> Compilation 
     source = ASTSource(jit, signature, *parts)
     target = driver.active.get_current_target()
     options = typed(fields["options"], dict, "options")
-    backend = _backend(target)
+    backend = make_backend(target)
     key = get_cache_key(source, backend, backend.parse_options(dict(options)), env_vars=kernel.environment())
     if hashlib.sha256(key.encode()).hexdigest() != digest:
         return None

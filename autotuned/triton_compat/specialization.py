@@ -1,4 +1,4 @@
-"""Finds what Triton would compile a call for, by Triton's rules but without its driver, and compiles it."""
+"""Finds the specialization that Triton would compile for a call, without Triton's driver, and compiles it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from autotuned.typed_json import Json, canonical
 
 Kind = tuple[str, Any]  # how an argument is specialized: Triton's type, and 1, "D" for divisible by 16, "", or None
 WARP_SIZE = 32
+_LEAST = -(1 << 63)  # of the integers that Triton passes
 _PLACES = ("extern_libs",)  # options with local paths
 _LIBDEVICE = "TRITON_LIBDEVICE_PATH"  # a library that is linked into kernels
 
@@ -46,7 +47,7 @@ def is_fixed(value: Any) -> bool:
 
 
 class Specializer:
-    """Finds what calls of a Triton function are compiled for on one architecture.
+    """Finds the specializations of a Triton function's calls on one architecture.
 
     Uses Triton's rules for options, which need neither driver nor compiler. Uses Triton's binder only for calls with
     arguments other than tensors, numbers and None: its first use imports all of Gluon, 50 modules.
@@ -84,7 +85,7 @@ class Specializer:
         return {name: given[name] for name in given if name not in names}
 
     def _each(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Kind]] | None:
-        """All values by name, and each parameter's kind, without a constexpr's value; None if only Triton can tell one.
+        """All values by name and each parameter's kind (a constexpr's without its value); None if only Triton knows.
 
         One loop without calls, since calls take most of the time of a first launch.
         """
@@ -115,11 +116,10 @@ class Specializer:
         return values, found
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specialization:
-        """What a call is compiled for; raises Triton's error for arguments that do not fit."""
+        """A call's specialization; raises Triton's error for arguments that do not fit."""
         from triton import knobs
 
-        given = dict(kwargs)
-        given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
+        given = {**kwargs, "debug": kwargs.get("debug", self._jit.debug) or knobs.runtime.debug}
         arguments, found, options = self._bind(*args, **given) if args else self._bound(given)
         options, signature, constants, attrs = self._jit._pack_args(self._backend, given, arguments, found, options)
         return Specialization(signature, constants, attrs, options, self._arch)
@@ -131,8 +131,7 @@ class Specializer:
         """
         import triton.knobs as knobs
 
-        given = dict(kwargs)
-        given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
+        given = {**kwargs, "debug": kwargs.get("debug", self._jit.debug) or knobs.runtime.debug}
         each = self._each(given)
         if each is None:
             return None
@@ -210,9 +209,6 @@ def _rules(param: Any) -> tuple[str, bool, str, str, bool, bool]:
     return param.name, False, "*k" if param.is_const else "*", fixed, by_value, aligned
 
 
-_LEAST = -(1 << 63)
-
-
 @lru_cache(maxsize=64)
 def _dtype(dtype: Any) -> str:
     from triton._utils import canonicalize_dtype
@@ -232,13 +228,15 @@ def options_json(options: Any) -> dict[str, Any]:
     from triton import knobs
 
     libraries = dict(getattr(options, "extern_libs", None) or ())
-    if libraries and libraries != _own_libraries(type(options), options.arch, str(knobs.nvidia.libdevice_path)):  # type: ignore[arg-type]  # see key.py
+    kind: Any = type(options)  # mypy: a class is not Hashable
+    if libraries and libraries != _own_libraries(kind, options.arch, str(knobs.nvidia.libdevice_path)):
         raise TypeError("expected Triton's own libdevice, got another library in extern_libs")
     return {name: value for name, value in vars(options).items() if name not in _PLACES}
 
 
 @lru_cache(maxsize=16)
 def _own_libraries(kind: Any, arch: Any, libdevice: str) -> dict[str, str]:
+    """The libraries that Triton links by default; `libdevice` is the path for which the result is cached."""
     return dict(kind(arch=arch).extern_libs or ())
 
 
@@ -392,11 +390,11 @@ def _given(knob: Any) -> Any:
 
 def fill_cache(jit: Any, special: Specialization, metadata: Mapping[str, Json], binary: bytes) -> None:
     """Put a binary into Triton's file cache, under Triton's hash; may raise OSError."""
-    from triton.compiler.compiler import get_cache_key, make_backend
+    from triton.compiler.compiler import get_cache_key
     from triton.runtime.cache import get_cache_manager
 
     source = _source(jit, special)
-    text = get_cache_key(source, make_backend(target(special.arch)), special.options, env_vars=kernel.environment())
+    text = get_cache_key(source, _backend(special.arch), special.options, env_vars=kernel.environment())
     digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
     cache, stem = get_cache_manager(digest), str(source.name)[:150]
     if not cache.get_group(f"{stem}.json"):

@@ -15,14 +15,14 @@ class Compiling:
 
     Args:
         jit: The function.
-        kernel: What Triton returned: a kernel, or the promise of one.
+        kernel: Triton's kernel, or its promise of one.
         load: Called with the kernel.
     """
 
     def __init__(self, jit: Any, kernel: Any, load: Callable[[Any], Any]) -> None:
         self.jit, self.kernel, self._load = jit, kernel, load
         self.future: Future[Any] | None = getattr(kernel, "future", None)  # None if Triton has compiled it already
-        self.device = -1  # that the promise is for, once the search has ended
+        self.device = -1  # the promise's, once the search has ended
 
     def __call__(self) -> Any:
         """Wait, and return what `load` makes of the kernel; raises what went wrong."""
@@ -36,7 +36,7 @@ class Compiling:
         return self.future if self.future is not None and self.future.running() else None
 
     def outlast(self) -> None:
-        """Let later searches join this, if it is running: its own has ended."""
+        """Let later searches join this compilation if it still runs; to be called when its search ends."""
         if (running := self.running) is not None:
             self.device = kernels.current_device()
             _lasting[running] = self

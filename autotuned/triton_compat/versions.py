@@ -28,7 +28,7 @@ def fault(name: str, version: str) -> str | None:
 def check() -> None:
     """Check the imported versions, once: VersionError if Triton is too old, a warning if torch is."""
     for name in OLDEST:
-        version = _imported(name)
+        version = str(getattr(sys.modules.get(name), "__version__", ""))
         wrong = fault(name, version)
         if wrong and name == "triton":
             raise errors.VersionError(f"autotuned: {wrong}", distribution=name, version=version)
@@ -41,12 +41,8 @@ def strange_triton() -> str | None:
 
     Launches and everything else that needs internals then go through Triton: a wrong guess could give wrong results.
     """
-    try:
-        return strange(sys.modules["triton"].__version__)
-    except KeyError:  # not imported
-        return None
-    except AttributeError:
-        return strange("")
+    triton = sys.modules.get("triton")
+    return None if triton is None else strange(getattr(triton, "__version__", ""))
 
 
 @lru_cache(maxsize=1)
@@ -63,7 +59,3 @@ def _minor(version: str) -> tuple[int, ...]:
     # Without `re`: compiling a pattern would take 0.1 ms at process start.
     words = "".join(letter if letter in "0123456789" else " " for letter in version).split()
     return tuple(map(int, words[:2]))
-
-
-def _imported(name: str) -> str:
-    return str(getattr(sys.modules.get(name), "__version__", ""))

@@ -29,7 +29,7 @@ from tables import (
 from autotuned.key.key import Key, KeySpec, call_part, pow2
 from autotuned.launch import table as _launch_py
 from autotuned.launch.codegen import MISSING
-from autotuned.launch.table import PyLauncher, integer_class, typed
+from autotuned.launch.table import PyLauncher, integer_class, result_word
 
 
 class Level(enum.IntEnum):
@@ -368,7 +368,7 @@ def test_an_answer_that_cannot_be_hashed_is_never_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["device", "signature", "integer_class", "typed", "function_0", "bucket_n", "_", "scope"]
+    "name", ["device", "signature", "integer_class", "result_word", "function_0", "bucket_n", "_", "scope"]
 )
 def test_a_parameter_may_have_any_name(name: str) -> None:
     spec = KeySpec(("n",), {"f": lambda arguments: arguments[name]}, {"n": pow2})
@@ -390,14 +390,14 @@ NO_WORDS = [[1], {}, object(), lambda: 1, int, np.zeros(2), (1, [2]), range(3), 
 
 
 def test_plain_answers_of_key_functions_have_words_of_their_own() -> None:
-    assert len({typed(answer) for answer in ANSWERS}) == len(ANSWERS)
-    assert [typed(copy.deepcopy(answer)) for answer in ANSWERS] == [typed(answer) for answer in ANSWERS]
+    assert len({result_word(answer) for answer in ANSWERS}) == len(ANSWERS)
+    assert [result_word(copy.deepcopy(answer)) for answer in ANSWERS] == [result_word(answer) for answer in ANSWERS]
 
 
 @pytest.mark.parametrize("answer", NO_WORDS, ids=lambda answer: type(answer).__name__)
 def test_other_answers_have_no_words(answer: Any) -> None:
     with pytest.raises(TypeError):
-        typed(answer)
+        result_word(answer)
     table = PyLauncher(("n",), KeySpec(functions={"f": lambda arguments: answer}))
     assert not table.bind((1,), Bound())
     assert (table.find((1,)), len(table)) == (None, 0)

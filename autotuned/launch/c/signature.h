@@ -45,8 +45,8 @@ static inline uint64_t with_stride(uint64_t pattern, int64_t stride) {
   return pattern * 4 + 1 + ((uint64_t)stride < 2 ? (uint64_t)stride : 2);
 }
 
-/* The pattern if sizes 0 or 1 occur, whose strides count as contiguous. Passed by value, so that the caller's view
- * stays in registers. */
+/* The pattern of a view with sizes 0 or 1, whose strides count as contiguous, or without strides. Passed by value, so
+ * that the caller's view stays in registers. */
 static __attribute__((noinline)) uint64_t normal_pattern(View v) {
   uint64_t pattern = 0;
   int64_t dense = 1;
