@@ -303,8 +303,8 @@ class _Through(Tuner):
         self._tuned = tuned
         super().__init__(tunable, options, *told)
 
-    def _check_configs(self, configs: Sequence[Any]) -> None:
-        """Like Triton: no checks."""
+    def _check_configs(self, configs: list[Any]) -> None:
+        """Check nothing, as Triton does: a pruner may drop or complete them."""
 
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, values: tuple[Any, ...] = ()) -> Any:
         """Let Triton look up or search, and launch; then add the launch to the table."""
