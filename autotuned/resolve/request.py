@@ -242,7 +242,7 @@ class Chosen(Frozen):
 
 
 def may_be_sealed() -> bool:
-    """Whether compilations of this process are seen, as a seal needs; most never import what makes one."""
+    """Whether this process watches compilations, as a seal must; most processes never import `sealing`."""
     return events.is_begun or env.seal_kind() != ""
 
 
@@ -283,7 +283,7 @@ class Context:
         self._latest_part: tuple[Any, dict[str, Json]] = (None, {})
 
     def without_toolchain(self, where: Device) -> dict[str, Json]:
-        """The context without the toolchain, which takes reading and hashing; the same object while equal."""
+        """The context without the toolchain, for which Triton must be read and hashed; the same object while equal."""
         tunable = self._tunable
         source = tunable.source  # this finds the `opaque` values
         found = tunable.opaque
@@ -316,7 +316,7 @@ class Context:
 
 
 def _told(given: list[Any]) -> tuple[list[Any], list[Any]] | None:
-    """All that configs hold: names, and values to be compared by identity. Without a call for each config."""
+    """The names and values in configs, to compare the values by identity; makes no call for each config."""
     parts = [*map(vars, given), *map(_KWARGS, given)]
     names = [*map(len, parts), *chain.from_iterable(parts)]
     return names, [*given, *chain.from_iterable(map(dict.values, parts))]  # by `id` each would be an audit event

@@ -55,7 +55,7 @@ on_lifted: list[Callable[[], None]] = []  # called when searches are allowed aga
 
 
 def _tell_lifted() -> None:
-    """Unless searches are still forbidden: then the same would serve again."""
+    """Call `on_lifted`, unless searches are still forbidden: then the same choices would serve again."""
     if not forbids() and env.current_mode() not in ("serve", "strict"):
         for callback in on_lifted:
             callback()
@@ -173,7 +173,7 @@ def _ended(compiled: Any, seconds: float) -> None:
 
 
 class _Asked(threading.local):
-    """What describes the call that this thread compiles, and why no binary serves it."""
+    """The kernel that this thread compiles, and what describes the call and why no binary serves it."""
 
     name = ""
     by: Callable[[], tuple[str, str]] | None = None
@@ -184,7 +184,7 @@ _asked = _Asked()
 
 @contextmanager
 def asked_by(name: str, by: Callable[[], tuple[str, str]]) -> Iterator[None]:
-    """While compiling for a call of a kernel: how to describe it if refused. Hooks within may compile other kernels."""
+    """Let `by` describe the call that is compiled, should it be refused. Hooks may compile other kernels meanwhile."""
     before = _asked.name, _asked.by
     _asked.name, _asked.by = name, by
     try:
