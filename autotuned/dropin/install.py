@@ -12,7 +12,7 @@ import triton
 from triton.runtime import autotuner
 
 from autotuned import _native, env
-from autotuned.dropin import bench, early, seeded
+from autotuned.dropin import bench, early, seeded, stock_tuner
 from autotuned.launch import launcher
 from autotuned.resolve.request import is_budget
 from autotuned.triton_compat import kernel, versions
@@ -28,8 +28,7 @@ class _Installed:
     def __init__(self) -> None:
         self.run: Any = None  # has `.active`, and `.replacing`: `fronted.run` while this package launches, else None
         self.init: Any = None
-        self.decorators: dict[int, Any] = {}
-        self.kept: Any = None  # `kept.Kept`, while it stands in for Triton's `compile`
+        self.decorators: dict[Any, Any] = {}  # by holder
         self.undo_kept: Any = None
 
 
@@ -96,7 +95,7 @@ def uninstall() -> None:
     """
     if _installed.undo_kept is not None:
         _installed.undo_kept()
-        _installed.kept = _installed.undo_kept = None
+        _installed.undo_kept = None
     if _installed.run is not None:
         _installed.run.active, _installed.run.replacing = False, None
     if _installed.run is not None and autotuner.Autotuner.run is _installed.run:
@@ -114,19 +113,14 @@ def uninstall() -> None:
 def _keep_binaries(folder: Path) -> None:
     from autotuned.dropin import kept
 
-    if _installed.kept is not None and _installed.kept.folder == folder:
+    if stock_tuner.keeping == [folder]:
         return
     if why := versions.strange_triton():
         log.warning("install: compiled kernels are not kept in %s: %s.", folder, why)
         return
     if _installed.undo_kept is not None:
         _installed.undo_kept()
-
-    def put(now: Any) -> Any:
-        _installed.kept = now
-        return now
-
-    _installed.undo_kept = kept.begin(folder, put, lambda: _installed.kept)
+    _installed.undo_kept = kept.begin(folder)
 
 
 def _wrap_run() -> None:
@@ -141,7 +135,7 @@ def _wrap_run() -> None:
 
 
 def _wrap_init() -> None:
-    """Let each tuner made from now on have one `.cache` for good."""
+    """Give each new tuner the `.cache` that it will keep."""
     original: Any = autotuner.Autotuner.__init__
     if original is _installed.init:
         return
@@ -157,7 +151,7 @@ def _wrap_init() -> None:
 
 
 def _front(original: Any) -> Any:
-    """What stands in the place of `Autotuner.run`: in C in front of Triton's own, else the Python twin."""
+    """The replacement for `Autotuner.run`: in C if that is Triton's own, else the Python twin."""
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not front.active:
@@ -186,7 +180,7 @@ def _launch_for_others() -> None:
 def _replace_decorators() -> None:
     from autotuned.dropin.replaced import autotune
 
-    for index, holder in enumerate(_HOLDERS):
+    for holder in _HOLDERS:
         present = holder.autotune
         if present is autotune:
             continue
@@ -194,21 +188,20 @@ def _replace_decorators() -> None:
             log.warning("install: %s.autotune was replaced before (%s); theirs is left in place.",
                         holder.__name__, _whose(present))  # fmt: skip
             continue
-        _installed.decorators[index] = present
+        _installed.decorators[holder] = present
         holder.autotune = autotune
 
 
 def _restore_decorators() -> None:
-    for index, original in list(_installed.decorators.items()):
+    for holder, original in list(_installed.decorators.items()):
         from autotuned.dropin.replaced import autotune
 
-        holder = _HOLDERS[index]
         if holder.autotune is autotune:
             holder.autotune = original
         else:
             log.warning("uninstall: %s.autotune was replaced after install() (%s); theirs is left in place.",
                         holder.__name__, _whose(holder.autotune))  # fmt: skip
-        del _installed.decorators[index]
+        del _installed.decorators[holder]
 
 
 def _whose(function: Any) -> str:
