@@ -41,7 +41,7 @@ def _install(kind: str) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds Triton as usual, and makes its loader call `install` when done."""
+    """Finds Triton as usual, and lets its loader call `install` once the module has run."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind

@@ -23,7 +23,7 @@ _MOST_BYTES = 64 << 20  # of a library
 
 
 def keeper(folder: Path) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Makes a replacement for Triton's `_build` that looks in a folder first, and stores there what it builds."""
+    """Makes a replacement for Triton's `_build`, which looks in a folder first, and stores there what it builds."""
 
     def make(original: Callable[..., str]) -> Callable[..., str]:
         def build(
