@@ -31,14 +31,14 @@ def all_records(
     Sorted by kernel and digest; a kernel with more than `BLOCK` records is sorted within each block. `quietly` leaves
     damaged records in place without a warning.
     """
-    for path in map(Path, _record_paths(kernel, store)):
+    for path in _record_paths(kernel, store):
         if (found := _read(path, quietly)) is not None:
             yield path, found
 
 
 def unreadable(kernel: str) -> Iterator[tuple[Path, Unread]]:
     """A kernel's files that hold no valid record, and why; nothing is moved."""
-    for path in map(Path, _record_paths(kernel)):
+    for path in _record_paths(kernel):
         found, seen = record.inspect(path)
         if found is None and seen.problem != "absent":
             yield path, seen
@@ -166,9 +166,9 @@ def is_store(path: Path) -> bool:
     return (path / layout.schema_folder().name).is_dir()
 
 
-def _record_paths(kernel: str | None, store: Path | None = None) -> Iterator[str]:
+def _record_paths(kernel: str | None, store: Path | None = None) -> Iterator[Path]:
     for folder in _folders(kernel, store):
-        yield from _paths_in(folder)
+        yield from map(Path, _paths_in(folder))
 
 
 def _folders(kernel: str | None = None, store: Path | None = None) -> list[Path]:
