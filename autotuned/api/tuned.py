@@ -279,9 +279,7 @@ class Tuned(Base, Autotuner, Named):
                 return choice.config
             name, digest = self.tuner.tunable.name, question.key.digest
             raise errors.NotTunedError(
-                f"`{name}`: expected a grid with blocks to measure, got an empty one.",
-                kernel=name,
-                digest=digest,
+                f"`{name}`: expected a grid with blocks to measure, got an empty one.", kernel=name, digest=digest
             )
         return self.tuner.chooser.choose(call, self._pinned(call), mode="strict").choice.config
 

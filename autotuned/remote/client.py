@@ -75,10 +75,10 @@ class Client:
         self._box = outbox.folder(place.identity)
         self._said: set[str] = set()
         self._asked: dict[str, float] = {}  # by digest: when
-        self._begin()
+        self._start()
         ending.clients.add(self)
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._worker = Worker(self.place.retry_s, self._say_failure, self._idle)
@@ -90,7 +90,7 @@ class Client:
         """Start over in a forked child, which has no thread and no lease, and needs its own connection."""
         if os.getpid() != self._owner:
             self._opened = self._given
-            self._begin()
+            self._start()
 
     # -- reading -------------------------------------------------------------------------------------------------
 

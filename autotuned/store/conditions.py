@@ -49,10 +49,8 @@ class Checked(Frozen):
 
     def joined(self, other: Checked) -> Checked | None:
         """The weakest check that covers both; None if a single search cannot do it."""
-        more = _poison_covers(self.poison, other.poison)
-        if canonical(self.reference) != canonical(other.reference) or not (
-            more or _poison_covers(other.poison, self.poison)
-        ):
+        more, less = _poison_covers(self.poison, other.poison), _poison_covers(other.poison, self.poison)
+        if canonical(self.reference) != canonical(other.reference) or not (more or less):
             return None
         dtypes = sorted({*self.tolerance, *other.tolerance})
         tolerance = {dtype: min(self.allows(dtype), other.allows(dtype)) for dtype in dtypes}

@@ -72,10 +72,9 @@ def _hint(known: list[str], wanted: str) -> str:
     if inside := [name for name in known if name.startswith(f"{wanted}.")]:
         return f". Kernels in it are {', '.join(inside[:8])}{', ...' if len(inside) > 8 else ''}."
     short = {name.rpartition(".")[2]: name for name in known}
-    near = [short.get(name, name) for name in difflib.get_close_matches(wanted, [*known, *short], 3)]
-    return (
-        f". Did you mean {' or '.join(map(repr, dict.fromkeys(near)))}?" if near else f". Known are {', '.join(known)}."
-    )
+    if near := [short.get(name, name) for name in difflib.get_close_matches(wanted, [*known, *short], 3)]:
+        return f". Did you mean {' or '.join(map(repr, dict.fromkeys(near)))}?"
+    return f". Known are {', '.join(known)}."
 
 
 def one_named(names: Iterable[str], wanted: str) -> str:
