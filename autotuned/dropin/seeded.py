@@ -345,8 +345,9 @@ _stopgaps: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionar
 def _end_stop_gaps() -> None:
     active.drop_in_flight()
     mode = env.current_mode()
-    for memory in [*_stopgaps.values()]:
-        memory.end_stop_gaps(mode)
+    for ref in _stopgaps.valuerefs():  # not `values`: other threads add some
+        if (memory := ref()) is not None:
+            memory.end_stop_gaps(mode)
 
 
 env.on_mode_change(_end_stop_gaps)

@@ -46,12 +46,12 @@ else:
 log = logging.getLogger("autotuned")
 env.configure_logging()
 
-_tuners: weakref.WeakSet[Tuner] = weakref.WeakSet()
+_tuners: weakref.WeakValueDictionary[int, Tuner] = weakref.WeakValueDictionary()  # by id
 
 
 def live() -> list[Tuner]:
     """The tuners of this process."""
-    return list(_tuners)
+    return [found for ref in _tuners.valuerefs() if (found := ref()) is not None]  # other threads add tuners
 
 
 def choices() -> dict[Key, str]:
@@ -88,7 +88,7 @@ class Tuner:
         self._rebuild(self.chooser.state.listed(options.configs())[1])
         if self.is_compiled:
             note_tuned(kernel.innermost(tunable.fn), tunable.name)
-        _tuners.add(self)
+        _tuners[id(self)] = self
 
     # -- arguments -----------------------------------------------------------------------------------------------
 

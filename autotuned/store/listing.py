@@ -112,7 +112,7 @@ def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[TuningRecord, ...]
     """Heads of a kernel's records, at most `most`; while the folder is unchanged the same tuple, without reading."""
     folder = str(layout.kernel_folder(kernel))
     if folder not in _known and len(_known) >= MOST_FOLDERS:
-        _known.pop(next(iter(_known)))
+        _known.pop(list(_known)[0], None)  # not `iter`: other threads add and remove folders
     known = _known.setdefault(folder, _Known())
     stamp = disk.stamp(folder)
     # A recent modification time is not trusted: a file written at the same time may have been missed.
