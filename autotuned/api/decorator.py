@@ -137,7 +137,9 @@ def autotune(
         default=default,
         bucket=_checked_dict("bucket", "callables", bucket),
         members=(members, members_by),
-        nearest=_checked_dict("nearest", "factors", getattr(nearest, "nearest", nearest), RULES),
+        nearest=_checked_dict(
+            "nearest", "factors", getattr(nearest, "nearest", nearest), " For rules write autotuned.within('5%')."
+        ),
         within=nearest if hasattr(nearest, "bound") else None,  # a `Within`, tested without importing it
         check=check,
         version=version,
@@ -324,9 +326,6 @@ class _Given(Frozen):
             )
         usual = "kernel" if isinstance(tunable, TunableKernel) or self.do_bench is not None else "call"
         return {"objective": self.objective or usual, "usual": usual}
-
-
-RULES = " For rules write autotuned.within('5%')."
 
 
 def _checked_dict(label: str, what: str, given: Any, hint: str = "") -> dict[str, Any]:

@@ -121,7 +121,7 @@ class Agreement:
         return self._take(name, said, question, alone)
 
     def _vote(self, name: str, question: Question) -> bool:
-        """Publish once that this rank has no answer; returns whether it was the first."""
+        """Publish, once, that this rank has no answer; returns whether it was the first."""
         if name in self._voted:  # another thread of this rank voted, and decides if it was first
             return False
         self._voted.add(name)
@@ -321,7 +321,7 @@ class Agreement:
 
 
 class _OtherCandidatesError(Exception):
-    """The agreed config is not a candidate of this call."""
+    """Raised if the agreed config is not a candidate of this call."""
 
 
 def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:

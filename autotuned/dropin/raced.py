@@ -68,8 +68,8 @@ class Race:
     """The race of one call of a tuner, started by Triton's first timing; `is_run` if Triton got the race's times.
 
     `is_partial` if it left configs out: those that its budget cut off, or, without one, those that compile much longer
-    than the others. The call after their compilation measures the latter, and waits for all. Until then other calls
-    with its key, of whatever tuner, measure nothing.
+    than the others. The first call after these have compiled measures them, and waits for all. Until then other calls
+    with its key, of any tuner, measure nothing.
     """
 
     def __init__(self, tuner: Any, seed: Seed, key: Key, call: Call, left: Callable[[], Sequence[Any]]) -> None:
