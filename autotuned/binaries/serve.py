@@ -267,12 +267,13 @@ class Server:
 
     def loads(self, device: Device) -> list[Callable[[], Loaded | None]]:
         """Loaders for every binary of this kernel that may be launched on a device."""
-        code = None if specialization.changes_code(self.jit) else self.code(device)
+        if specialization.changes_code(self.jit) or (code := self.code(device)) is None:
+            return []
         found = {
             variant.digest: (shelf, variant)
-            for shelf in (self.shelves(device) if code is not None else ())
+            for shelf in self.shelves(device)
             for variant in shelf.binaries.variants
-            if code is not None and variant.code.text == code.text and shelf.allows(variant)
+            if variant.code.text == code.text and shelf.allows(variant)
         }
         return [partial(self._load, *at) for at in found.values()]
 

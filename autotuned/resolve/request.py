@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import Frozen, errors, later, once
+from autotuned._startup import Frozen, later, once
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, record
 from autotuned.store.choice import Choice, Live, Origin
@@ -112,24 +112,6 @@ class Options(Frozen):
     @once
     def _unchecked(self) -> Conditions:
         return conditions.BY_DEFAULT if self.restore is None else Conditions(conditions.names(self.restore))
-
-
-def checked_members(count: Any, by: Any, buckets: Mapping[str, Any], kernel: str) -> dict[str, Any]:
-    """`members=` and `members_by=` of a decorator as options.
-
-    Raises:
-        DecorationError: A value is invalid, or there is no bucket.
-    """
-    if type(count) is not int or count < 1:
-        raise errors.DecorationError(f"`{kernel}`: members: expected a number of calls, 1 or more, got {count!r:.60}.")
-    if by not in ("mean", "worst"):
-        raise errors.DecorationError(f"`{kernel}`: members_by: expected 'mean' or 'worst', got {by!r:.60}.")
-    if count > 1 and not buckets:
-        raise errors.DecorationError(
-            f"`{kernel}`: members: expected a bucket= with it, got none: all calls of a key have the same sizes. "
-            "Remove members=, or add a bucket."
-        )
-    return {"members": count, "members_by": by}
 
 
 OWN_TIMER = "race-1"
