@@ -93,7 +93,7 @@ class Server:
     # -- finding -------------------------------------------------------------------------------------------------
 
     def code(self, device: Device, source: str | None = None) -> Code | None:
-        """What a binary must have been compiled from, with the tunable's latest `source` or a new one.
+        """The code that a binary for a device must be compiled from, with the tunable's latest `source` or a new one.
 
         None without an NVIDIA GPU, or if the code uses values that mean something only in this process.
         """

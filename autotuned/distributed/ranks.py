@@ -110,7 +110,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _store_of(group: Any) -> tuple[str, Any]:
-    """Name and store of a group, whatever the version of torch."""
+    """Name and store of a group, in any version of torch."""
     from torch.distributed import distributed_c10d
 
     group = group or distributed_c10d._get_default_group()

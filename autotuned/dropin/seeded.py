@@ -317,7 +317,7 @@ class Memory(Choices):
         _stopgaps[id(self)] = self
 
     def end_stop_gaps(self, mode: str) -> None:
-        """Remove those that are still there and end with this mode."""
+        """Drop the stop-gaps that end when this mode begins."""
         over = {key: config for key, (config, until) in [*self._gaps.items()] if until in ("", mode)}
         for key, config in over.items():
             self._gaps.pop(key, None)

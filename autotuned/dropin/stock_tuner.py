@@ -109,7 +109,7 @@ class Seed:
         configs is in it, since two tuners may share a kernel.
 
         Raises:
-            EncodingError: The key cannot be computed, for whatever reason.
+            EncodingError: The key cannot be computed.
         """
         key = Key(self.tunable.name, self._part(keys, configs, call), *self._context.of(call))
         if portable(key.to_json()):
@@ -120,7 +120,7 @@ class Seed:
 
     @_keyed
     def key_of_kept(self, keys: Sequence[str], configs: Sequence[Any], call: Call) -> Key | None:
-        """The same with the launch interface in the place of the toolchain, as kept binaries are matched."""
+        """The same with the launch interface instead of the toolchain, as kept binaries are matched."""
         if not fingerprint.launch_interface():
             return None
         context = {

@@ -385,5 +385,5 @@ class Chooser:
         return self.default(question.call, question.live)
 
     def lack(self, question: Question) -> str:
-        """What the stored choice of a call lacks, or ""."""
+        """Conditions that a call's stored choice lacks, or ""."""
         return explain.weaker(self._places(question), question.key, question.live)

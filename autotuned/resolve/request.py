@@ -147,7 +147,7 @@ class Question(Frozen):
     live: Mapping[str, Any]  # candidates by identity, in order
     mode: str  # the mode when it was asked
     must_search: bool = False  # search even if `default=` would answer (the command line's `tune`)
-    force: bool = False  # measure again whatever is stored
+    force: bool = False  # measure again even if a choice is stored
     observer: Observer | None = None  # called with a search's progress
     budget_s: float | None = None  # limit of a search in seconds, unless the decorator's is lower; None for no limit
     lock: Lock | None = None  # result of taking the key's lock: if another process holds it, that one stores
@@ -174,9 +174,7 @@ class Question(Frozen):
         return self.again and record is not None and (record.is_doubtful or bool(self.unraced(record)))
 
     def unraced(self, record: TuningRecord) -> set[str]:
-        """Configs that a record's winner must still be compared with: a `default=` given later, and one that the budget
-        left no time to confirm.
-        """
+        """Configs that the winner must still race: a later `default=`, and one that a budget left unconfirmed."""
         timings = {timing.identity: timing for timing in record.timings}
         names = {record.unconfirmed, self.untuned if self.has_default and record.untuned != self.untuned else None}
         won = record.timing_of(record.winner) if record.winner is not None else None
@@ -344,7 +342,7 @@ class State:
         return choice
 
     def kept(self, chosen: Chosen, device: int | None) -> Chosen | None:
-        """What a bound launch keeps of its choice, without the caller's memory; None if no newer one can come."""
+        """A choice as a bound launch keeps it, without the caller's memory; None if no newer one can replace it."""
         if not self.options.stored or (chosen.key is None and chosen.choice.origin is not Origin.BINARY):
             return None
         call, live = chosen.call, self._lives.setdefault(tuple(chosen.live), chosen.live)

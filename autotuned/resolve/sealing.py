@@ -51,7 +51,7 @@ class Sealed:
 # Process-wide, since autograd launches on its own threads.
 _seals: list[Sealed] = []
 _lifted: list[bool] = []  # whether `unseal` lifted AUTOTUNED_SEAL
-on_lifted: list[Callable[[], None]] = []  # called when searches are allowed again, to drop what served till then
+on_lifted: list[Callable[[], None]] = []  # called when searches are allowed again, to drop what served meanwhile
 
 
 def _tell_lifted() -> None:
@@ -229,7 +229,7 @@ def _form(compiled: Any) -> variant.Form | None:
 
 
 def _call_of(compiled: Any) -> str:
-    """What a source is compiled for, in a line."""
+    """A source's constants and types of arguments, in a line."""
     constants = getattr(compiled, "constants", {})
     parts = [
         f"{name}={constants[place,]!r}" if (place,) in constants else f"{name}: {type_}"

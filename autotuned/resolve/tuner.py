@@ -236,7 +236,7 @@ class Tuner:
         """Find or search the choice for a call without launching it, for the command line's `tune`.
 
         Args:
-            force: Measure again whatever is stored.
+            force: Measure again even if a choice is stored.
             observer: Called with a search's progress. `budget_s`: seconds; the decorator's if that is less.
             without: Configs to leave out, as text: a recorded call has no grid for them.
             again: Measure noisy choices again.

@@ -89,7 +89,7 @@ def covers(measured: Conditions, needed: Conditions) -> bool:
 
 
 def lack(measured: Conditions, needed: Conditions) -> str:
-    """What is missing, as a phrase following "measured"; "" if nothing."""
+    """The first condition that is missing, as a phrase following "measured"; "" if none."""
     if words := _restore_lack(measured.restore, needed.restore):
         return words
     for check in needed.checks:
