@@ -266,8 +266,7 @@ class Context:
         """The context without the toolchain, for which Triton must be read and hashed; the same object while equal."""
         tunable = self._tunable
         source = tunable.source  # this finds the `opaque` values
-        found = tunable.opaque
-        now = where, tunable.environment(), source, [id(value) for _, value in found] if found else []
+        now = where, tunable.environment(), source, [id(value) for _, value in tunable.opaque]
         latest = self._latest_part  # read once: another thread may replace it
         if now != latest[0]:
             context = {"device": where.fields(), "environment": now[1], **self._rest(now[2])}
@@ -284,8 +283,9 @@ class Context:
     def of(self, call: Call) -> tuple[dict[str, Json], str]:
         """The context of a call, and its canonical text."""
         tunable = self._tunable
-        where, ids = tunable.device(call), [id(value) for _, value in tunable.opaque]
-        now = (where, tunable.toolchain(where, record.root()), tunable.environment(), tunable.source, ids)
+        where, source = tunable.device(call), tunable.source  # this finds the `opaque` values
+        ids = [id(value) for _, value in tunable.opaque]
+        now = (where, tunable.toolchain(where, record.root()), tunable.environment(), source, ids)
         latest = self._latest  # read once: another thread may replace it
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:
