@@ -96,14 +96,13 @@ def uninstall() -> None:
     if _installed.undo_kept is not None:
         _installed.undo_kept()
         _installed.undo_kept = None
-    if _installed.run is not None:
-        _installed.run.active, _installed.run.replacing = False, None
-    if _installed.run is not None and autotuner.Autotuner.run is _installed.run:
-        autotuner.Autotuner.run = _installed.run.in_front_of
-        _installed.run = None
-    elif _installed.run is not None:
-        log.warning("uninstall: Autotuner.run was replaced after install() (%s); theirs is left in place.",
-                    _whose(autotuner.Autotuner.run))  # fmt: skip
+    if (run := _installed.run) is not None:
+        run.active, run.replacing = False, None
+        if autotuner.Autotuner.run is run:
+            autotuner.Autotuner.run, _installed.run = run.in_front_of, None
+        else:
+            log.warning("uninstall: Autotuner.run was replaced after install() (%s); theirs is left in place.",
+                        _whose(autotuner.Autotuner.run))  # fmt: skip
     if autotuner.Autotuner.__init__ is _installed.init:
         autotuner.Autotuner.__init__ = _installed.init.in_front_of
     _restore_decorators()

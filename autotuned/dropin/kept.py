@@ -150,7 +150,10 @@ def begin(folder: Path) -> Callable[[], None]:
         _installed[:] = [Kept(folder, original)]
         return _installed[0]
 
-    undo = [specialization.stand_in_for_compile(stand_in), launcher.stand_in_for_build(kept_host.keeper(folder))]
+    undo = [
+        specialization.stand_in_for_compile(stand_in),
+        launcher.stand_in_for_build(lambda original: partial(kept_host.build, folder, original)),
+    ]
     keeping.append(folder)
     active.elsewhere.append(kept_choices.all_of_them)
 
