@@ -76,7 +76,7 @@ class Client:
         self._said: set[str] = set()
         self._asked: dict[str, float] = {}  # by digest: when
         self._start()
-        ending.clients.add(self)
+        ending.clients[id(self)] = self
 
     def _start(self) -> None:
         self._owner = os.getpid()
@@ -332,7 +332,7 @@ class Client:
             backend, self._opened = self._opened, self._given
         if backend is not self._given:
             backend.close()
-        ending.clients.discard(self)
+        ending.clients.pop(id(self), None)
 
     # -- who searches --------------------------------------------------------------------------------------------
 
