@@ -271,9 +271,10 @@ class Tuned(Base, Autotuner, Named):
         self.restore_value[:] = names
 
     def decided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any = None) -> Any:
-        """The known or stored config for a call, or a searched one if a grid is given; otherwise NotTunedError."""
+        """The pinned or stored config for a call, or a searched one if a grid is given; otherwise NotTunedError."""
         call = self.tuner.call(args, kwargs, grid)
-        if grid is not None:
+        pinned = self.tuner.chooser.allowed(call, self._pinned(call))
+        if grid is not None and pinned is None:
             question, choice = self.tuner.tune(call)
             if question.launches:
                 return choice.config
@@ -281,7 +282,7 @@ class Tuned(Base, Autotuner, Named):
             raise errors.NotTunedError(
                 f"`{name}`: expected a grid with blocks to measure, got an empty one.", kernel=name, digest=digest
             )
-        return self.tuner.chooser.choose(call, self._pinned(call), mode="strict").choice.config
+        return self.tuner.chooser.choose(call, pinned, mode="strict").choice.config
 
     # -- queries and preparation ---------------------------------------------------------------------------------
 

@@ -139,7 +139,7 @@ class Chooser:
         """
         where = self.tunable.device(call)  # without a GPU this raises an error that says what to do
         start = time.perf_counter()
-        pinned = self._allowed(call, pinned)
+        pinned = self.allowed(call, pinned)
         mode = mode or env.current_mode()
         live, choice = self._ready_first(call, mode, where) if pinned is None else (Live(), None)
         if mode == "off" and len(live) > 1 and self.options.default is None:
@@ -154,7 +154,7 @@ class Chooser:
         # A signature does not say which configs have an empty grid, so do not bind such a choice.
         return Chosen(call, choice if live.whole else choice.replace(lasting=False), live, *asked)
 
-    def _allowed(self, call: Call, pinned: Any, warns: bool = True) -> Any:
+    def allowed(self, call: Call, pinned: Any, warns: bool = True) -> Any:
         """The pin, or None if the pruner drops it for this call: the cache's key may be coarser than the pruner."""
         if pinned is None or self._offering.allows(call, pinned, {}):
             return pinned
@@ -225,7 +225,7 @@ class Chooser:
 
     def explain(self, call: Call, pinned: Any = None) -> Explanation:
         """Which origin answers a call and why earlier ones do not; without searching, launching or moving files."""
-        mode, pinned = env.current_mode(), self._allowed(call, pinned, warns=False)
+        mode, pinned = env.current_mode(), self.allowed(call, pinned, warns=False)
         live = self.candidates(call) if pinned is None else {}
         if (known := self._without_key(call, live, mode, pinned)) is not None:
             return explain.without_key(self.tunable.name, mode, known, self.label(known.config))
