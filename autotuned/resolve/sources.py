@@ -84,9 +84,11 @@ def look_at_record(key: Key, candidates: Candidates, needed: Conditions, below: 
     found, seen = record.look_up(key, below)
     if found is None:
         return Look(None, seen.problem, seen.detail, seen.path)
-    is_weaker = found.winner is not None and not conditions.restore_covers(found.conditions.restore, needed.restore)
-    winner = None if is_weaker else best(found, candidates, needed)
-    if is_weaker or (winner is None and best(found, candidates, needed.replace(checks=())) is not None):
+    restored = found.conditions.restore
+    if found.winner is not None and restored is not None and not conditions.restore_covers(restored, needed.restore):
+        return Look(None, "weaker conditions", f"measured {conditions.lack(found.conditions, needed)}", seen.path)
+    winner = best(found, candidates, needed)
+    if winner is None and best(found, candidates, needed.replace(checks=())) is not None:
         return Look(None, "weaker conditions", f"measured {conditions.lack(found.conditions, needed)}", seen.path)
     if winner is None:  # no path, so no warning, since a search follows
         problem = "config gone" if found.winner else "absent"
