@@ -96,7 +96,7 @@ _scan_distributions_once()
 _STATE = {
     "autotuned.configfiles.lookup": ("_registered", "_files", "_packages", "_devices"),
     "autotuned.configfiles.writer": ("_ends",),
-    "autotuned.store.records": ("_warned",),
+    "autotuned.store.records": ("_done",),
     "autotuned.disk": ("_cache_dirs",),
     "autotuned.api.decorator": ("_explicit_names",),
     "autotuned.search.exclusions": ("process",),

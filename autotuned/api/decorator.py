@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned._startup import Frozen, errors, later, loaded
 from autotuned.key import source
 from autotuned.key.key import KeySpec
-from autotuned.resolve.request import Options, checked_members, is_budget
+from autotuned.resolve.request import Options, is_budget
 from autotuned.triton_compat import kernel as triton_names
 from autotuned.triton_compat import versions
 from autotuned.tunable import configs
@@ -137,7 +137,9 @@ def autotune(
         default=default,
         bucket=_checked_dict("bucket", "callables", bucket),
         members=(members, members_by),
-        nearest=_checked_dict("nearest", "factors", getattr(nearest, "nearest", nearest), RULES),
+        nearest=_checked_dict(
+            "nearest", "factors", getattr(nearest, "nearest", nearest), " For rules write autotuned.within('5%')."
+        ),
         within=nearest if hasattr(nearest, "bound") else None,  # a `Within`, tested without importing it
         check=check,
         version=version,
@@ -300,7 +302,7 @@ class _Given(Frozen):
             max_searches=_checked_searches(self.max_searches),
             nearest=self.nearest,
             within=self.within,
-            **checked_members(*self.members, self.bucket, tunable.name),
+            **self._checked_members(tunable.name),
             **self._objectives(tunable),
         )
 
@@ -309,6 +311,21 @@ class _Given(Frozen):
         if self.strategy is None and not _is_space(self.configs):
             return self.configs if callable(self.configs) else None
         return declared.of(self.configs, self.strategy, tunable.has_options, tunable.name)
+
+    def _checked_members(self, kernel: str) -> dict[str, Any]:
+        count, by = self.members
+        if type(count) is not int or count < 1:
+            raise errors.DecorationError(
+                f"`{kernel}`: members: expected a number of calls, 1 or more, got {count!r:.60}."
+            )
+        if by not in ("mean", "worst"):
+            raise errors.DecorationError(f"`{kernel}`: members_by: expected 'mean' or 'worst', got {by!r:.60}.")
+        if count > 1 and not self.bucket:
+            raise errors.DecorationError(
+                f"`{kernel}`: members: expected a bucket= with it, got none: all calls of a key have the same sizes. "
+                "Remove members=, or add a bucket."
+            )
+        return {"members": count, "members_by": by}
 
     def _objectives(self, tunable: Tunable) -> dict[str, Any]:
         """The objective and its default."""
@@ -324,9 +341,6 @@ class _Given(Frozen):
             )
         usual = "kernel" if isinstance(tunable, TunableKernel) or self.do_bench is not None else "call"
         return {"objective": self.objective or usual, "usual": usual}
-
-
-RULES = " For rules write autotuned.within('5%')."
 
 
 def _checked_dict(label: str, what: str, given: Any, hint: str = "") -> dict[str, Any]:

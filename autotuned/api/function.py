@@ -12,6 +12,7 @@ from autotuned import env
 from autotuned._startup import later
 from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.errors import DecorationError
+from autotuned.resolve.counters import CacheInfo
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
 from autotuned.store.choice import Choice
@@ -26,12 +27,10 @@ if TYPE_CHECKING:
 
     from autotuned.api.static import A, B, C, D, E, F, Function, Places, R
     from autotuned.recording import recorder
-    from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
 else:
     Function, Places = TypeVar("Function"), TypeVar("Places")
     recorder = later("recording.recorder")
-    from autotuned.resolve.counters import CacheInfo
 
 
 class TunedFunction(Named, Generic[Function, Places]):

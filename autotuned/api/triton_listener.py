@@ -49,14 +49,18 @@ def say_measured(function: str, config: Any) -> None:
 
 
 def timings(record: TuningRecord, live: Iterable[Any], kernel: str) -> dict[Any, list[float]]:
-    """A record in Triton's form: config (an equal `live` one if any) -> median, 20th, 80th percentile in ms, or inf."""
+    """A record in Triton's form: config (an equal `live` one if any) -> `times_of` its timing."""
     by_identity = {configs.identity(config, kernel, opaque.spell): config for config in live}
-    return {by_identity.get(timing.identity) or _config(timing.config): _times(timing) for timing in record.timings}
+    return {by_identity.get(timing.identity) or _config(timing.config): times_of(timing) for timing in record.timings}
 
 
-def _times(timing: Timing) -> list[float]:
+FAILED = (math.inf,) * 3  # how Triton marks a failed config
+
+
+def times_of(timing: Timing) -> list[float]:
+    """A timing in Triton's form: median, 20th and 80th percentile in milliseconds."""
     if not timing.usable:
-        return [math.inf] * 3
+        return [*FAILED]
     low, median, high = timing.typical_us
     return [median / 1e3, low / 1e3, high / 1e3]
 

@@ -271,19 +271,18 @@ class Tuned(Base, Autotuner, Named):
         self.restore_value[:] = names
 
     def decided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any = None) -> Any:
-        """The known or stored config for a call, or a searched one if a grid is given; otherwise NotTunedError."""
+        """The pinned or stored config for a call, or a searched one if a grid is given; otherwise NotTunedError."""
         call = self.tuner.call(args, kwargs, grid)
-        if grid is not None:
+        pinned = self.tuner.chooser.allowed(call, self._pinned(call))
+        if grid is not None and pinned is None:
             question, choice = self.tuner.tune(call)
             if question.launches:
                 return choice.config
             name, digest = self.tuner.tunable.name, question.key.digest
             raise errors.NotTunedError(
-                f"`{name}`: expected a grid with blocks to measure, got an empty one.",
-                kernel=name,
-                digest=digest,
+                f"`{name}`: expected a grid with blocks to measure, got an empty one.", kernel=name, digest=digest
             )
-        return self.tuner.chooser.choose(call, self._pinned(call), mode="strict").choice.config
+        return self.tuner.chooser.choose(call, pinned, mode="strict").choice.config
 
     # -- queries and preparation ---------------------------------------------------------------------------------
 

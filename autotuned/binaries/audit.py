@@ -15,7 +15,7 @@ from autotuned.typed_json import canonical
 
 
 def faults(path: Path, config: ConfigFile) -> Iterator[str]:
-    """What is wrong with the binaries of a config file, one line each."""
+    """The faults of a config file's binaries, one line each."""
     named = {digest for _, entry in config.entries() for digest in entry.binaries}
     bin_path = writer.binaries_path(path, config.kernel)
     if not named and not bin_path.exists():

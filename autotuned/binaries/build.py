@@ -70,7 +70,7 @@ class Builder:
         if at not in self._done:
             try:
                 self._done[at] = self._compiled(wanted)
-            except Exception as error:  # whatever the kernel, Triton and ptxas raise
+            except Exception as error:  # of any class, from the kernel, Triton or ptxas
                 words = " ".join(f"{type(error).__name__}: {error}".split())
                 self._done[at] = Built(None, b"", wanted.generic, words[:200])
         return self._done[at]

@@ -132,7 +132,8 @@ class BinaryFile:
                 yield one
         except (ValueError, TypeError, KeyError, IndexError):
             found = False
-        yield from () if found else (one for one in self._matching(code, form.fixed) if one.form.serves(form))
+        if not found:
+            yield from (one for one in self._matching(code, form.fixed) if one.form.serves(form))
 
     def _matching(self, code: Code, fixed: str) -> list[Variant]:
         """The variants of this code with these constants and options, the most specialized first."""

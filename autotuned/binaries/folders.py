@@ -101,7 +101,7 @@ def shelves(kernel: Kernel, device: Device) -> Shelves:
     if found is None or found.state != lookup.state():
         found = _known[kernel, device] = Shelves(kernel, device)
         while len(_known) > _MOST:
-            _known.pop(next(iter(_known)))
+            _known.pop(list(_known)[0], None)  # not `iter`: other threads add and remove kernels
     return found
 
 

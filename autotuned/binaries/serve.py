@@ -72,7 +72,7 @@ class Server:
         self._names = [parameter.name for parameter in tunable.parameters]
         self._defaults = [parameter.default for parameter in tunable.parameters]
         self._specializers: dict[int, Specializer] = {}
-        # For the current call, by weak references.
+        # Of the current call, by weak references to it; the second also with its config and `compiled_for` it.
         self._latest: tuple[Any, Code | None] = (None, None)
         self._latest_asked: tuple[Any, Any, tuple[Any, ...], Asked | None] = (None, None, (), None)
         self._latest_found: tuple[Shelf, Variant, Asked] | None = None
@@ -93,7 +93,7 @@ class Server:
     # -- finding -------------------------------------------------------------------------------------------------
 
     def code(self, device: Device, source: str | None = None) -> Code | None:
-        """What a binary must have been compiled from, with the tunable's latest `source` or a new one.
+        """The code that a binary for a device must be compiled from, with the tunable's latest `source` or a new one.
 
         None without an NVIDIA GPU, or if the code uses values that mean something only in this process.
         """
@@ -118,7 +118,7 @@ class Server:
         return code
 
     def _code_in(self, context: Mapping[str, Json], call: Call, device: Device) -> Code | None:
-        """`_code_of` a call whose context was just made: the same object tells that nothing in it has changed."""
+        """`_code_of` a call whose context was just made; if that is the same object, nothing in it has changed."""
         known = self._latest_in  # read once: another thread may replace it
         if known[0] is not context or known[1] is not device or self._tunable.is_blurred:
             known = self._latest_in = context, device, self.code(device, context["source"])
@@ -187,8 +187,8 @@ class Server:
                 elif why := self._why_not(call, config, shelf, entry.binaries.__contains__):
                     seen = Look(None, "absent", f"{shelf.path}: {why}")
                 else:
-                    note = Choice(config, Origin.BINARY, where=shelf.path, conditions=entry.conditions)
-                    return Look(note) if seen is None else seen.replace(choice=note)
+                    found = Choice(config, Origin.BINARY, where=shelf.path, conditions=entry.conditions)
+                    return Look(found) if seen is None else seen.replace(choice=found)
         return seen or Look(None, "absent", "none for this call and code")
 
     def _entries(self, shelf: Shelf, part: Json, context: Mapping[str, Json]) -> list[Entry]:
@@ -238,14 +238,15 @@ class Server:
     def find(self, call: Call, config: Any, is_fresh: bool = False) -> tuple[Shelf, Variant, Asked] | None:
         """The binary for a call with a config, not yet loaded; None if none may be launched.
 
-        `is_fresh`: nothing of the user's ran since `look` found the config for the call, unless heuristics did.
+        `is_fresh`: no user code but heuristics has run since `look` found the config for the call.
         """
+        if config.ir_override is not None or "ir_override" in config.kwargs:
+            return None
         if is_fresh and not self._tunable.filled and (latest := self._latest_found) is not None:
             of, to, _, asked = self._latest_asked  # read once, like the above
-            is_plain = config.ir_override is None and "ir_override" not in config.kwargs
-            if of is not None and of() is call and to is config and asked is latest[2] and is_plain:
+            if of is not None and of() is call and to is config and asked is latest[2]:
                 return latest
-        if specialization.changes_code(self.jit) or config.ir_override is not None or "ir_override" in config.kwargs:
+        if specialization.changes_code(self.jit):
             return None
         known = self._latest_found
         if known is not None and known[2] is self.asked(call, config):
@@ -254,11 +255,8 @@ class Server:
         asked = self.asked(call, config) if shelves else None
         if asked is None:
             return None
-        found = (
-            (shelf, one) for shelf in shelves for one in shelf.fitting(asked.code, asked.form) if shelf.allows(one)
-        )
-        first = next(found, None)
-        return None if first is None else (*first, asked)
+        fitting = ((shelf, one) for shelf in shelves for one in shelf.fitting(asked.code, asked.form))
+        return next(((shelf, one, asked) for shelf, one in fitting if shelf.allows(one)), None)
 
     # -- loading -------------------------------------------------------------------------------------------------
 
@@ -269,12 +267,13 @@ class Server:
 
     def loads(self, device: Device) -> list[Callable[[], Loaded | None]]:
         """Loaders for every binary of this kernel that may be launched on a device."""
-        code = None if specialization.changes_code(self.jit) else self.code(device)
+        if specialization.changes_code(self.jit) or (code := self.code(device)) is None:
+            return []
         found = {
             variant.digest: (shelf, variant)
-            for shelf in (self.shelves(device) if code is not None else ())
+            for shelf in self.shelves(device)
             for variant in shelf.binaries.variants
-            if code is not None and variant.code.text == code.text and shelf.allows(variant)
+            if variant.code.text == code.text and shelf.allows(variant)
         }
         return [partial(self._load, *at) for at in found.values()]
 
@@ -341,7 +340,7 @@ class Server:
     def sized(self, call: Call, config: Any, was_asked: bool = False) -> tuple[dict[str, Any], tuple[int, ...]]:
         """All parameters of the Triton function, in order, and the grid's sizes, evaluated if callable.
 
-        `was_asked`: no hook has run since `has_blocks` evaluated the call's grid.
+        `was_asked`: no hook has run since `has_blocks` may have evaluated the call's grid, whose result is then used.
         """
         to, known = vars(call).pop("sized", (None, None))
         if was_asked and known is not None and to is config:

@@ -394,7 +394,7 @@ def _options_of(options: Any) -> Json:
     known = _written.get(id(options))
     if known is None or known[0] is not options:
         while len(_written) >= _MOST_WRITTEN:
-            _written.pop(next(iter(_written)), None)
+            _written.pop(list(_written)[0], None)  # not `iter`: other threads add and remove options
         made_of = specialization.made_of(options)
         data = plain(options_json(options)) if made_of is None else {**_options_of(made_of[0]), **made_of[1]}
         known = _written[id(options)] = options, Told(data)

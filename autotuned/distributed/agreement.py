@@ -45,7 +45,7 @@ class Agreement:
         self._voted: set[str] = set()
         self._alone: set[Key] = set()
         self._compared = self._refreshed = 0
-        self._swapped: dict[str, Json] = {}  # by digest of the key: newer choices of all ranks
+        self._swapped: dict[str, Json] = {}  # newer choices that all ranks use, by the key's digest
         self._deciding = threading.local()
 
     def __enter__(self) -> Agreement:
@@ -121,7 +121,7 @@ class Agreement:
         return self._take(name, said, question, alone)
 
     def _vote(self, name: str, question: Question) -> bool:
-        """Publish once that this rank has no answer; returns whether it was the first."""
+        """Publish, once, that this rank has no answer; returns whether it was the first."""
         if name in self._voted:  # another thread of this rank voted, and decides if it was first
             return False
         self._voted.add(name)
@@ -138,7 +138,7 @@ class Agreement:
         return self._ranks.read(f"{name}/leader") or "?"
 
     def _wait(self, name: str, limit_s: float, what: str, enough: Callable[[], bool] = lambda: False) -> Json:
-        text = self._ranks.wait(name, limit_s, lambda: what, enough)
+        text = self._ranks.wait(name, limit_s, what, enough)
         return None if text is None else disk.parse_json(text)
 
     def _gather(self, name: str, question: Question) -> None:
@@ -177,15 +177,13 @@ class Agreement:
         assert found.record is not None
         mine = f"{name}/record/{self._ranks.rank}"
         self._ranks.publish(mine, disk.text(record.dump(found.record)))
+        has_failed = lambda: "error" in (self._heard(name) or {})
         records = []
         for rank in range(self._ranks.size):
-            text = self._ranks.wait(
-                f"{name}/record/{rank}", self._ranks.timeout_s, lambda: "the times of all ranks",
-                enough=lambda: "error" in (self._heard(name) or {}),
-            )  # fmt: skip
-            if text is None:  # timed out, or a rank published an error, which all raise
+            said = self._wait(f"{name}/record/{rank}", self._ranks.timeout_s, "the times of all ranks", has_failed)
+            if said is None:  # timed out, or a rank published an error, which all raise
                 raise self._too_late(question, f"rank {rank} did not finish measuring")
-            records.append(record.load(disk.parse_json(text)))
+            records.append(record.load(said))
         merged = slowest(records, question.live)
         if alone.state.keeps(question.key):
             connection.keep(merged, again=question.fresh)
@@ -323,7 +321,7 @@ class Agreement:
 
 
 class _OtherCandidatesError(Exception):
-    """The agreed config is not a candidate of this call."""
+    """Raised if the agreed config is not a candidate of this call."""
 
 
 def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:

@@ -45,9 +45,7 @@ class Ranks:
         """Add to a shared counter; returns its value."""
         return int(self._ask("add", self._key(name), more))
 
-    def wait(
-        self, name: str, limit_s: float, what: Callable[[], str], enough: Callable[[], bool] = lambda: False
-    ) -> str | None:
+    def wait(self, name: str, limit_s: float, what: str, enough: Callable[[], bool] = lambda: False) -> str | None:
         """Wait for the text under a name; None after `limit_s` seconds or once `enough` is true.
 
         Logs `what` it waits for after `MESSAGE_AFTER_S`.
@@ -59,7 +57,7 @@ class Ranks:
                 return None
             if waited_s > MESSAGE_AFTER_S and not is_said:
                 is_said = True
-                log.warning("rank %d waits for %s.", self.rank, what())
+                log.warning("rank %d waits for %s.", self.rank, what)
             time.sleep(min(pause_s, limit_s - waited_s))
             pause_s = min(2 * pause_s, _LAST_POLL_S)
         return found
@@ -112,7 +110,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _store_of(group: Any) -> tuple[str, Any]:
-    """Name and store of a group, whatever the version of torch."""
+    """Name and store of a group, in any version of torch."""
     from torch.distributed import distributed_c10d
 
     group = group or distributed_c10d._get_default_group()

@@ -16,6 +16,7 @@ from typing import Any
 from triton.runtime.autotuner import Heuristics
 
 from autotuned import env
+from autotuned.dropin.stock_tuner import without_grid
 from autotuned.key.key import Key
 from autotuned.key.source_text import parsed_again
 from autotuned.search import failures
@@ -87,7 +88,7 @@ def _wanted(
     tuner: Any, args: tuple[Any, ...], meta: Mapping[str, Any], configs: Sequence[Any]
 ) -> Iterator[Compilation]:
     """The configs' binaries, each once, slowest compilation first."""
-    given = {name: value for name, value in meta.items() if name not in ("grid", "warmup")}
+    given = without_grid(meta)
     may_change = not all(map(specialization.is_fixed, (*args, *given.values())))
     seen = set()
     for config in (one.config for one in in_order(Wanted(0, "", config) for config in configs)):

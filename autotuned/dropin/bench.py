@@ -24,7 +24,7 @@ _NAMES = ("_bench", "prune_configs", "check_disk_cache")
 
 
 class _Partly(Exception):  # noqa: N818
-    """A race has left configs out: Triton's file of timings would never let them be measured."""
+    """Raised if a race left configs out: once Triton's file has timings, it never measures more."""
 
 
 def begin(race: bool, compile_ahead: bool, budget_s: float | None = None) -> None:
@@ -104,6 +104,6 @@ def end() -> None:
     stock_tuner.racing.on = stock_tuner.compiling.on = False
     stock_tuner.racing.budget_s = None
     for name in _NAMES:
-        ours = getattr(getattr(Autotuner, name), "in_front_of", None)
-        if ours is not None:
-            setattr(Autotuner, name, ours)
+        original = getattr(getattr(Autotuner, name), "in_front_of", None)
+        if original is not None:
+            setattr(Autotuner, name, original)

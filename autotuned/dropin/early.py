@@ -22,9 +22,7 @@ LONGEST_S = 60.0  # a program may run inside an import forever
 
 
 def begin() -> None:
-    """Start a thread, once a process, unless kernels are interpreted, Triton's version is unknown, or one thread is
-    asked for.
-    """
+    """Start the thread once per process, unless Triton interprets or is of an unknown version, or one worker is set."""
     if not (_begun or env.interpreter_requested() or versions.strange_triton() or _is_one_worker()):
         _begun.append(True)
         threading.Thread(target=_prepare, name="autotuned-early", daemon=True).start()

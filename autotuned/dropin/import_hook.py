@@ -18,7 +18,7 @@ log = logging.getLogger("autotuned")
 def when_triton_is_imported() -> None:
     """Call `install` after Triton's first import, as `AUTOTUNED_INSTALL` says, without importing Triton.
 
-    Programs without Triton pay nothing, and those that set `TRITON_INTERPRET` first still can.
+    Programs without Triton pay nothing, and others may still set `TRITON_INTERPRET` before they import it.
     """
     kind = env.install_kind()
     if not kind:

@@ -12,7 +12,7 @@ import triton
 from triton.runtime import autotuner
 
 from autotuned import _native, env
-from autotuned.dropin import bench, early, seeded
+from autotuned.dropin import bench, early, seeded, stock_tuner
 from autotuned.launch import launcher
 from autotuned.resolve.request import is_budget
 from autotuned.triton_compat import kernel, versions
@@ -28,8 +28,7 @@ class _Installed:
     def __init__(self) -> None:
         self.run: Any = None  # has `.active`, and `.replacing`: `fronted.run` while this package launches, else None
         self.init: Any = None
-        self.decorators: dict[int, Any] = {}
-        self.kept: Any = None  # `kept.Kept`, while it stands in for Triton's `compile`
+        self.decorators: dict[Any, Any] = {}  # by holder
         self.undo_kept: Any = None
 
 
@@ -96,15 +95,14 @@ def uninstall() -> None:
     """
     if _installed.undo_kept is not None:
         _installed.undo_kept()
-        _installed.kept = _installed.undo_kept = None
-    if _installed.run is not None:
-        _installed.run.active, _installed.run.replacing = False, None
-    if _installed.run is not None and autotuner.Autotuner.run is _installed.run:
-        autotuner.Autotuner.run = _installed.run.in_front_of
-        _installed.run = None
-    elif _installed.run is not None:
-        log.warning("uninstall: Autotuner.run was replaced after install() (%s); theirs is left in place.",
-                    _whose(autotuner.Autotuner.run))  # fmt: skip
+        _installed.undo_kept = None
+    if (run := _installed.run) is not None:
+        run.active, run.replacing = False, None
+        if autotuner.Autotuner.run is run:
+            autotuner.Autotuner.run, _installed.run = run.in_front_of, None
+        else:
+            log.warning("uninstall: Autotuner.run was replaced after install() (%s); theirs is left in place.",
+                        _whose(autotuner.Autotuner.run))  # fmt: skip
     if autotuner.Autotuner.__init__ is _installed.init:
         autotuner.Autotuner.__init__ = _installed.init.in_front_of
     _restore_decorators()
@@ -114,19 +112,14 @@ def uninstall() -> None:
 def _keep_binaries(folder: Path) -> None:
     from autotuned.dropin import kept
 
-    if _installed.kept is not None and _installed.kept.folder == folder:
+    if stock_tuner.keeping == [folder]:
         return
     if why := versions.strange_triton():
         log.warning("install: compiled kernels are not kept in %s: %s.", folder, why)
         return
     if _installed.undo_kept is not None:
         _installed.undo_kept()
-
-    def put(now: Any) -> Any:
-        _installed.kept = now
-        return now
-
-    _installed.undo_kept = kept.begin(folder, put, lambda: _installed.kept)
+    _installed.undo_kept = kept.begin(folder)
 
 
 def _wrap_run() -> None:
@@ -141,7 +134,7 @@ def _wrap_run() -> None:
 
 
 def _wrap_init() -> None:
-    """Let each tuner made from now on have one `.cache` for good."""
+    """Give each new tuner the `.cache` that it will keep."""
     original: Any = autotuner.Autotuner.__init__
     if original is _installed.init:
         return
@@ -157,7 +150,7 @@ def _wrap_init() -> None:
 
 
 def _front(original: Any) -> Any:
-    """What stands in the place of `Autotuner.run`: in C in front of Triton's own, else the Python twin."""
+    """The replacement for `Autotuner.run`: in C if that is Triton's own, else the Python twin."""
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not front.active:
@@ -186,7 +179,7 @@ def _launch_for_others() -> None:
 def _replace_decorators() -> None:
     from autotuned.dropin.replaced import autotune
 
-    for index, holder in enumerate(_HOLDERS):
+    for holder in _HOLDERS:
         present = holder.autotune
         if present is autotune:
             continue
@@ -194,21 +187,20 @@ def _replace_decorators() -> None:
             log.warning("install: %s.autotune was replaced before (%s); theirs is left in place.",
                         holder.__name__, _whose(present))  # fmt: skip
             continue
-        _installed.decorators[index] = present
+        _installed.decorators[holder] = present
         holder.autotune = autotune
 
 
 def _restore_decorators() -> None:
-    for index, original in list(_installed.decorators.items()):
+    for holder, original in list(_installed.decorators.items()):
         from autotuned.dropin.replaced import autotune
 
-        holder = _HOLDERS[index]
         if holder.autotune is autotune:
             holder.autotune = original
         else:
             log.warning("uninstall: %s.autotune was replaced after install() (%s); theirs is left in place.",
                         holder.__name__, _whose(holder.autotune))  # fmt: skip
-        del _installed.decorators[index]
+        del _installed.decorators[holder]
 
 
 def _whose(function: Any) -> str:

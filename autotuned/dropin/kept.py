@@ -51,19 +51,18 @@ class Kept:
 
     Args:
         folder: One file per kernel and specialization. Whoever may write it can run code on the GPU.
-        now: The installed `Kept`: a launched kernel holds the `compile` of its first launch.
 
     Attributes:
         loaded, compiled: How many kernels came from the folder, and from Triton.
     """
 
-    def __init__(self, folder: Path, original: Callable[..., Any], now: Callable[[], Kept | None]) -> None:
-        self.folder, self._original, self._now = folder, original, now
+    def __init__(self, folder: Path, original: Callable[..., Any]) -> None:
+        self.folder, self._original = folder, original
         self.loaded = self.compiled = 0
 
     def __call__(self, src: Any, target: Any = None, options: Any = None, **more: Any) -> Any:
         """Triton's `compile`."""
-        now = self._now()
+        now = next(iter(_installed), None)
         if now is not self:
             return (self._original if now is None else now)(src, target=target, options=options, **more)
         start, wanted = time.perf_counter(), _wanted(src, target, options)
@@ -140,15 +139,20 @@ class Kept:
             env.warn_once(f"kept {self.folder}", "compiled kernels are not kept in %s: %s", self.folder, error)
 
 
-def begin(folder: Path, put: Callable[[Kept], Kept], now: Callable[[], Kept | None]) -> Callable[[], None]:
-    """Keep kernels, what the C compiler builds, and choices in a folder; returns an undo function.
+# At most one; a kernel goes on calling the `compile` of its first launch, which may be an earlier one.
+_installed: list[Kept] = []
 
-    Args:
-        put: Makes a `Kept` the installed one, which `now` returns.
-    """
+
+def begin(folder: Path) -> Callable[[], None]:
+    """Keep kernels, what the C compiler builds, and choices in a folder; returns an undo function."""
+
+    def stand_in(original: Callable[..., Any]) -> Kept:
+        _installed[:] = [Kept(folder, original)]
+        return _installed[0]
+
     undo = [
-        specialization.stand_in_for_compile(lambda original: put(Kept(folder, original, now))),
-        launcher.stand_in_for_build(kept_host.keeper(folder)),
+        specialization.stand_in_for_compile(stand_in),
+        launcher.stand_in_for_build(lambda original: partial(kept_host.build, folder, original)),
     ]
     keeping.append(folder)
     active.elsewhere.append(kept_choices.all_of_them)
@@ -156,6 +160,7 @@ def begin(folder: Path, put: Callable[[Kept], Kept], now: Callable[[], Kept | No
     def end() -> None:
         for one in undo:
             one()
+        _installed.clear()
         keeping.remove(folder)
         active.elsewhere.remove(kept_choices.all_of_them)
 

@@ -31,7 +31,7 @@ def find(key: Key, candidates: Candidates, needed: Conditions) -> Choice | None:
 
 
 def all_of_them() -> Iterator[tuple[Key, str]]:
-    """The choices of the folder with the keys that the store has for their calls, and the configs' identities."""
+    """The choices of the folder: the key that each has in the store, and its config's identity."""
     ours = fingerprint.launch_interface()
     for folder in keeping:
         for path, found in listing.all_records(quietly=True, store=folder):

@@ -22,24 +22,17 @@ _HASH_BYTES = hashlib.sha256().digest_size
 _MOST_BYTES = 64 << 20  # of a library
 
 
-def keeper(folder: Path) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Makes a replacement for Triton's `_build` that looks in a folder first, and stores there what it builds."""
-
-    def make(original: Callable[..., str]) -> Callable[..., str]:
-        def build(
-            name: str, src: str, srcdir: str, library_dirs: Sequence[str], include_dirs: Sequence[str], *flags: Any,
-            **more: Any,
-        ) -> str:  # fmt: skip
-            made = Path(srcdir) / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
-            path = folder / f"{_digest(made.name, disk.read_bytes(Path(src)), [*flags, more])}{binaryfile.SUFFIX}"
-            if not launcher.builds_by_itself() or not _found(path, made):
-                made = Path(original(name, src, srcdir, library_dirs, include_dirs, *flags, **more))
-                _keep(path, made)
-            return str(made)
-
-        return build
-
-    return make
+def build(
+    folder: Path, original: Callable[..., str], name: str, src: str, srcdir: str, library_dirs: Sequence[str],
+    include_dirs: Sequence[str], *flags: Any, **more: Any,
+) -> str:  # fmt: skip
+    """In place of Triton's `_build`, the `original`: look in a folder first, and store there what Triton builds."""
+    made = Path(srcdir) / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    path = folder / f"{_digest(made.name, disk.read_bytes(Path(src)), [*flags, more])}{binaryfile.SUFFIX}"
+    if not launcher.builds_by_itself() or not _found(path, made):
+        made = Path(original(name, src, srcdir, library_dirs, include_dirs, *flags, **more))
+        _keep(path, made)
+    return str(made)
 
 
 def _digest(name: str, source: bytes, flags: list[Any]) -> str:

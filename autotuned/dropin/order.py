@@ -55,9 +55,10 @@ class Program:
             if len(wanted) > 1 and (count := parallelism.ahead()):
                 self._crews.append(crew.Crew(wanted, count, crew.shared_slots()).start())
             crews = self._crews = [one for one in self._crews if one.done < one.total]
-        if crews and key in self._entries:
+            entry = self._entries.get(key)
+        if entry is not None:
             for one in crews:
-                one.wait_for(self._entries[key]["binary"])
+                one.wait_for(entry["binary"])
 
     def _wanted(self) -> list[Compilation]:
         """The binaries missing from Triton's cache, of kernels already imported."""

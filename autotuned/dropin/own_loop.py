@@ -1,7 +1,7 @@
 """Compile ahead for tuners whose own `run` measures in a loop over Triton's `_bench`, as FlagGems' do.
 
-Nothing is stored for them, since their `.cache` is their own. Whether they measure all configs is seen by the second:
-if it follows the first in the pruned list, that one and all after it are compiled at once.
+Nothing is stored for them, since their `.cache` is their own. They seem to measure all configs if the second that they
+measure follows the first in the pruned list: then it and all after it are compiled at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ else:
 
 
 class _Loop:
-    """The configs that a tuner may measure, and how far it is; keeps neither alive, since a loop need not end."""
+    """The configs that a tuner may measure, and how far it is; weak references, since the loop may never end."""
 
     def __init__(self, tuner: Any, configs: Sequence[Any]) -> None:
         self.tuner = weakref.ref(tuner)
@@ -31,7 +31,7 @@ class _Loop:
         self._next: int | None = None  # the place after that of the last one measured
 
     def rest(self, config: Any) -> list[Any]:
-        """What to compile before this config is measured: it and those after it, if it was to be the next."""
+        """What to compile before this config is measured: it and those after it, if it is the next in the list."""
         places = [at for at, one in enumerate(self._configs) if one() is config]
         if self._next in places:
             return [one for one in (there() for there in self._configs[self._next :]) if one is not None]

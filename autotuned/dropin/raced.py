@@ -16,7 +16,8 @@ from typing import Any
 
 from autotuned import env
 from autotuned._startup import after_fork
-from autotuned.dropin.stock_tuner import Seed, racing
+from autotuned.api import triton_listener
+from autotuned.dropin.stock_tuner import Seed, racing, without_grid
 from autotuned.key.key import Key, KeySpec
 from autotuned.resolve.request import Options, Question, State
 from autotuned.resolve.searcher import Searcher
@@ -36,7 +37,6 @@ log = logging.getLogger("autotuned")
 _Times = list[float]
 PATIENCE = 0.1  # share of a search's: Triton does not wait for calm, and the program waits for its first step
 _TRITONS = "CompilationError"  # Triton compiles such a config again, and raises
-_FAILED = [math.inf] * 3  # how Triton marks a failed config
 # Errors that Triton counts as a config's failure too, or that the search has warned of.
 _EXCUSED = (
     "OutOfResources",
@@ -68,8 +68,8 @@ class Race:
     """The race of one call of a tuner, started by Triton's first timing; `is_run` if Triton got the race's times.
 
     `is_partial` if it left configs out: those that its budget cut off, or, without one, those that compile much longer
-    than the others. The call after their compilation measures the latter, and waits for all. Until then other calls
-    with its key, of whatever tuner, measure nothing.
+    than the others. The first call after these have compiled measures them, and waits for all. Until then other calls
+    with its key, of any tuner, measure nothing.
     """
 
     def __init__(self, tuner: Any, seed: Seed, key: Key, call: Call, left: Callable[[], Sequence[Any]]) -> None:
@@ -128,15 +128,15 @@ class Race:
             return self._unlimited(question, self._late(lock))
 
     def _late(self, lock: locks.Lock) -> Journal:
-        """The journal of what races of this key went on without."""
+        """The journal of configs that races of this key did not wait for."""
         path = layout.late_journal_path(self._key) if portable(self._key.to_json()) else None
         return Journal(path, self._key, writes=lock is not locks.Lock.BUSY)
 
     def _unlimited(self, question: Question, late: Journal) -> Choice | None:
         """The choice of a search that may go on without configs that compile much longer than the others.
 
-        It waits for those that an earlier one left, which have compiled, and for those over whose compilation two
-        processes ended: one may be what ended them, and only a search's own journal finds it.
+        It waits for those that an earlier one left out, which have compiled since, and for those that two processes
+        were compiling when they ended: one of them may be the cause, and only a search's own journal finds out which.
         """
         digest = self._key.digest
         if digest not in self._seed.has_left and not late.crashed:
@@ -163,7 +163,7 @@ class Race:
 
     def _note_left(self, count: int) -> None:
         """Note that so many configs were not measured, and that Triton need not either."""
-        self.is_partial, self._unmeasured = True, _FAILED  # Triton would wait for their compilation
+        self.is_partial, self._unmeasured = True, [*triton_listener.FAILED]  # Triton would wait for their compilation
         if racing.budget_s is None:
             self._seed.has_left.add(self._key.digest)
         when = "A later call" if self._slow else "The next process"
@@ -171,17 +171,16 @@ class Race:
                  count, when)  # fmt: skip
 
     def renew_later(self, memory: Any, own: Any) -> None:
-        """Let a call choose again, in a `seeded.Memory`, once the configs that this did not wait for can be measured.
+        """Drop the choice from a `seeded.Memory` once the configs that this did not wait for can be measured.
 
-        Keeps neither this call's arguments nor the tuner alive till then.
+        Until then neither this call's arguments nor the tuner are kept alive.
         """
         if self.is_run and self._slow and memory.has(own):
             again = partial(_choose_again, weakref.ref(memory), own, memory.get(own))
             self._slow.then(partial(_ended, self._key.digest, again))
 
     def _say(self, why: str) -> None:
-        why = why.splitlines()[0] if why else why
-        self._seed.warn_once("`%s`: no race (%s): Triton measures its configs.", "race", why)
+        self._seed.warn_once("`%s`: no race (%s): Triton measures its configs.", "race", why.splitlines()[0])
 
     def _question(self) -> Question:
         tuner, live = self._tuner, self._seed.identities(self._left())
@@ -199,13 +198,13 @@ class Race:
         return Searcher(State(self._seed.tunable, options, lambda written: None))
 
 
-# What this process does not wait for, by digests of keys.
+# By the key's digest: compilations that races of this process did not wait for.
 _compiling: dict[str, Stragglers] = {}
 after_fork(_compiling.clear)
 
 
 def _ended(digest: str, action: Callable[[], None], failed: Mapping[str, str]) -> None:
-    """All that a race did not wait for has compiled, or failed."""
+    """Called when all that a race did not wait for has compiled or failed."""
     _compiling.pop(digest, None)
     for identity, why in failed.items():  # the next race need not wait for them
         exclusions.process.add(digest, identity, Reason.NOT_COMPILED, why)
@@ -213,7 +212,7 @@ def _ended(digest: str, action: Callable[[], None], failed: Mapping[str, str]) -
 
 
 def _choose_again(memory: weakref.ref[Any], own: Any, config: Any) -> None:
-    """Drop a choice, or, in mode "off", at the next change of mode; after `uninstall` Triton would measure at once."""
+    """Drop a choice, in mode "off" at the next change of mode; not after `uninstall`: Triton would measure at once."""
     there = memory()
     if there is None or not racing.on:
         return
@@ -224,9 +223,9 @@ def _choose_again(memory: weakref.ref[Any], own: Any, config: Any) -> None:
 
 
 def _as_given(tuner: Any, call: Call) -> StockCall:
-    """The call as the search launches it, without `grid` and `warmup` among the keywords."""
-    kwargs = {name: value for name, value in call.kwargs.items() if name not in ("grid", "warmup")}
-    return StockCall(call.args, kwargs, call.arguments, {}, call.grid, {**(tuner.nargs or {}), **call.kwargs})
+    """The call as the search launches it."""
+    named = {**(tuner.nargs or {}), **call.kwargs}
+    return StockCall(call.args, without_grid(call.kwargs), call.arguments, {}, call.grid, named)
 
 
 def _unless_reset_only(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -255,12 +254,11 @@ def answers(timings: Mapping[str, Timing], winner: str) -> dict[str, _Times | No
 
 
 def _answer(timing: Timing) -> _Times | None:
-    if timing.usable:
-        low_us, median_us, high_us = timing.typical_us
-        return [median_us / 1e3, low_us / 1e3, high_us / 1e3]
     # Triton may try again what does not compile: it launches nothing and raises. After another error it might launch
     # the config on the caller's data.
-    return None if (timing.error or "").startswith(_TRITONS) else _FAILED
+    if not timing.usable and (timing.error or "").startswith(_TRITONS):
+        return None
+    return triton_listener.times_of(timing)
 
 
 def _excused(timing: Timing) -> bool:

@@ -14,6 +14,7 @@ from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
 from autotuned import env
 from autotuned._startup import later, renewed
+from autotuned.api import triton_listener
 from autotuned.api.decorator import measured_by
 from autotuned.api.tuned import Decoration, Tuned
 from autotuned.dropin import seeded, stock_tuner
@@ -172,14 +173,10 @@ class Replaced(Tuned):
         try:
             benchmark.microseconds(times)
         except ValueError as error:
-            if (
-                isinstance(times, (list, tuple))
-                and times
-                and all(time is math.inf or time == math.inf for time in times)
-            ):
+            if isinstance(times, (list, tuple)) and times and all(time == math.inf for time in times):
                 return times
             benchmark.say_left_out(self.tuner.tunable.name, str(config), error)
-            return [math.inf] * 3
+            return [*triton_listener.FAILED]
         return times
 
     def check_disk_cache(self, tuning_key: Any, configs: Any, bench_fn: Callable[[], Any]) -> Any:
@@ -232,11 +229,13 @@ class Replaced(Tuned):
     def _known_config(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The chosen config, else the first: warm-ups measure nothing."""
         found = seeded.known(self, args, kwargs)
-        if found is not None:
-            return found
+        return self._pruned(args, kwargs)[0] if found is None else found
+
+    def _pruned(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The configs left for a call outside of Triton's `run`."""
         self.nargs = dict(zip(self.arg_names, args))
         try:
-            return self.prune_configs(dict(kwargs))[0]
+            return self.prune_configs(dict(kwargs))
         finally:
             self.nargs = None
 
@@ -271,25 +270,20 @@ class Replaced(Tuned):
         return dataclasses.replace(found, remarks=(*found.remarks, LEFT)) if self.is_left else found
 
     def _explained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Explanation:
-        name, mode, known = self.tuner.tunable.name, env.current_mode(), stock_tuner.Seed(self)
-        own = self.key_of(args, kwargs)
-        self.nargs = dict(zip(self.arg_names, args))
-        try:
-            left = self.prune_configs(dict(kwargs))
-        finally:
-            self.nargs = None
+        name, mode, seed = self.tuner.tunable.name, env.current_mode(), stock_tuner.Seed(self)
+        own, left = self.key_of(args, kwargs), self._pruned(args, kwargs)
         if self.cache.has(own) or len(left) == 1:
             choice = Choice(self.cache.get(own, left[0]), Origin.TABLE if self.cache.has(own) else Origin.ONLY)
-            return explain.without_key(name, mode, choice, known.label(choice.config))
-        key = known.key(self.keys, self.configs, call := known.call(args, kwargs))
+            return explain.without_key(name, mode, choice, seed.label(choice.config))
+        key = seed.key(self.keys, self.configs, call := seed.call(args, kwargs))
         if key is None:
             raise EncodingError(
                 f"`{name}`: a value in its key has no JSON form: choices for it are kept in .cache only."
             )
         searched = None if sealing.forbids() else Origin.SEARCH
         ending = {"strict": None, "serve": Origin.DEFAULT}.get(mode, searched)
-        places = [] if mode in ("off", "search") else known.places()
-        return explain.of_call(Question(call, key, known.identities(left), mode), places, ending, True, {})
+        places = () if mode in ("off", "search") else seed.places()
+        return explain.of_call(Question(call, key, seed.identities(left), mode), places, ending, True, {})
 
     def is_chosen(self, config: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether calls like this one will have this config too: it is cached, or the only one."""
@@ -303,8 +297,8 @@ class _Through(Tuner):
         self._tuned = tuned
         super().__init__(tunable, options, *told)
 
-    def _check_configs(self, configs: Sequence[Any]) -> None:
-        """Like Triton: no checks."""
+    def _check_configs(self, configs: list[Any]) -> None:
+        """Check nothing, as Triton does: a pruner may drop or complete them."""
 
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, values: tuple[Any, ...] = ()) -> Any:
         """Let Triton look up or search, and launch; then add the launch to the table."""

@@ -43,7 +43,7 @@ class _Call:
         self.asked: Asked | None = None  # once its key was missed
 
     def end(self) -> Asked | None:
-        """Let go of the arguments, for tasks that a hook started keep a copy of the context; returns `asked`."""
+        """Let go of the arguments, since tasks that a hook started hold a copy of the context; returns `asked`."""
         asked = self.asked
         self.tuner = self.asked = None
         self.args, self.kwargs = (), {}
@@ -112,9 +112,9 @@ class Asked:
         return self._widened.end() if self._widened is not None else list(self._seed.needed.restore or ())
 
     def _known(self, mode: str) -> tuple[Any, str]:
-        """The stored config, and the mode that ends it: "search" ignores what is stored, "" is any other.
+        """The stored config, and the mode that ends it: "search", which ignores what is stored, or "" for any other.
 
-        Where nothing may be measured, the best of those that a race has measured serves till then.
+        Where nothing may be measured, the best of a race that left configs out serves for now.
         """
         choice = self._kept(mode)
         if choice is None or not choice.complete:
@@ -130,7 +130,7 @@ class Asked:
         return choice.config, ""
 
     def _kept(self, mode: str) -> Choice | None:
-        """The choice that a folder of `--binaries` has; one that it lacks is put there when the call ends."""
+        """The choice in the folder of `--binaries`; if it has none, it gets one when the call ends."""
         if not keeping or mode == "search":
             return None
         self._to_keep = self._seed.key_of_kept(self.tuner.keys, self.tuner.configs, self._call)
@@ -269,8 +269,8 @@ class Memory(Choices):
         super().__init__(cache)
         self.on_change, self.origin = on_change, cache
         self.proxy: Any = None  # the launcher for the tuner, or False if there can be none
-        self._gaps: dict[Any, tuple[Any, str]] = {}  # configs to drop at a change of mode; to which one, if named
-        self._gone: dict[Any, Any] = {}  # those that were dropped, and of captures: for `__missing__`
+        self._gaps: dict[Any, tuple[Any, str]] = {}  # by key: a `stop_gap`, and until when it lasts
+        self._gone: dict[Any, Any] = {}  # dropped configs, for `__missing__`
 
     def __contains__(self, key: Any) -> bool:
         return super().__contains__(key) or self._look_up(key)  # the twin of `choices_contain` in `launch/c/front.h`
@@ -312,12 +312,12 @@ class Memory(Choices):
         return self._gone[key]
 
     def stop_gap(self, key: Any, config: Any, until: str) -> None:
-        """Let a config that is noted for a key last until the mode changes, or changes to `until`, if that is named."""
+        """Keep a config that is noted for a key only until the mode changes, to `until` if that is not ""."""
         self._gaps[key] = config, until
         _stopgaps[id(self)] = self
 
     def end_stop_gaps(self, mode: str) -> None:
-        """Remove those that are still there and end with this mode."""
+        """Drop the stop-gaps that end when this mode begins."""
         over = {key: config for key, (config, until) in [*self._gaps.items()] if until in ("", mode)}
         for key, config in over.items():
             self._gaps.pop(key, None)
@@ -345,31 +345,32 @@ _stopgaps: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionar
 def _end_stop_gaps() -> None:
     active.drop_in_flight()
     mode = env.current_mode()
-    for memory in [*_stopgaps.values()]:
-        memory.end_stop_gaps(mode)
+    for ref in _stopgaps.valuerefs():  # not `values`: other threads add some
+        if (memory := ref()) is not None:
+            memory.end_stop_gaps(mode)
 
 
 env.on_mode_change(_end_stop_gaps)
 sealing.on_lifted.append(_end_stop_gaps)
 _native.look_up_in(Memory)
 _adopting = renewed(threading.Lock())
-# By the dictionary that they took the place of: tuners that share it go on sharing.
+# By the id of the dictionary that each replaced: tuners that shared it go on sharing.
 _adopted: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
 
 
 def begin(tuner: Any) -> None:
-    """Give a new tuner the cache that it will have for good: programs may keep it, or share it among tuners."""
+    """Give a new tuner the cache that it will keep, since programs may hold it, or share it among tuners."""
     if type(getattr(tuner, "cache", None)) is dict and not tuner.cache:
         tuner.cache = Untouched({}, _nothing)
 
 
 def _nothing() -> None:
-    """What changes when no launch is bound to a choice."""
+    """Stand in for `on_change` where no launch is bound."""
 
 
 def adopt(tuner: Any) -> Memory:
     """Give one of Triton's tuners a cache that asks the store."""
-    seed_of(tuner)  # names its kernel, whose compilations are seen even if nothing is ever looked up
+    seed_of(tuner)  # names its kernel, so that its compilations are seen even if nothing is ever looked up
     with _adopting:
         if type(tuner.cache) is not Memory:
             if not (keeping and kept_choices.are_there()):
@@ -417,7 +418,7 @@ def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs:
 
 
 def _is_a_hook(frame: FrameType | None) -> bool:
-    """Whether another than Triton's `run` asks, maybe for the key of another call: a hook, or what a hook started."""
+    """Whether a hook, or what a hook started, asks instead of Triton's `run`, maybe for the key of another call."""
     if frame is not None and frame.f_code is Memory.__contains__.__code__:
         frame = frame.f_back
     if frame is None or kernel.is_tritons_code(frame.f_code):
@@ -442,6 +443,8 @@ def known(tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | Mapping[st
         key = seed.key(tuner.keys, tuner.configs, seed.call(args, kwargs))
         if key is None or not seed.is_known(key):
             return None
-        return seed.stored(key, tuner.prune_configs(dict(kwargs)), partly=not _may_measure(env.current_mode()))
+        live = seed.identities(tuner.prune_configs(dict(kwargs)))
+        choice = seed.found(key, live, partly=not _may_measure(env.current_mode()))
+        return None if choice is None else choice.config
     finally:
         tuner.nargs = nargs

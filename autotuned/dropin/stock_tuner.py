@@ -22,7 +22,7 @@ from autotuned.resolve import fallback, sources
 from autotuned.resolve.request import OWN_TIMER, Context, note_tuned, trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions
-from autotuned.store.choice import Choice, Origin, Place
+from autotuned.store.choice import Choice, Place
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import fingerprint, kernel
@@ -32,8 +32,6 @@ from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import Json, digest, encode, portable, why_not_portable
 
 log = logging.getLogger("autotuned")
-# Exact answers only: another shape or context must not change a program's choice.
-_EXACT = (Origin.STORE, Origin.FILE)
 TIMER = "triton"
 
 
@@ -111,7 +109,7 @@ class Seed:
         configs is in it, since two tuners may share a kernel.
 
         Raises:
-            EncodingError: The key cannot be computed, for whatever reason.
+            EncodingError: The key cannot be computed.
         """
         key = Key(self.tunable.name, self._part(keys, configs, call), *self._context.of(call))
         if portable(key.to_json()):
@@ -122,7 +120,7 @@ class Seed:
 
     @_keyed
     def key_of_kept(self, keys: Sequence[str], configs: Sequence[Any], call: Call) -> Key | None:
-        """The same with the launch interface in the place of the toolchain, as kept binaries are matched."""
+        """The same with the launch interface instead of the toolchain, as kept binaries are matched."""
         if not fingerprint.launch_interface():
             return None
         context = {
@@ -155,13 +153,8 @@ class Seed:
         """A config in a few words."""
         return candidates.label(candidates.to_json(config, self.tunable.name, opaque.spell))
 
-    def stored(self, key: Key, configs: Sequence[Any], partly: bool = False) -> Any:
-        """The stored choice among these configs, if all of them were measured, or `partly` suffices; else None."""
-        choice = self.found(key, self.identities(configs), partly)
-        return None if choice is None else choice.config
-
     def found(self, key: Key, live: Mapping[str, Any], partly: bool = False) -> Choice | None:
-        """The same as a choice, with the times of its record."""
+        """The stored choice among these configs, if all of them were measured or `partly` suffices; else None."""
         choice = sources.find(key, live, self.places())
         if choice is None or not (choice.complete or partly):
             return None
@@ -173,9 +166,9 @@ class Seed:
         """Log where a choice comes from."""
         log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.where)
 
-    def places(self) -> list[Place]:
-        """Where a stored choice may come from, in order."""
-        return [place for place in sources.exact_places(self.needed) if place[0] in _EXACT]
+    def places(self) -> Sequence[Place]:
+        """Where a stored choice may come from, in order: another shape or context must not change a program's."""
+        return sources.exact_places(self.needed)
 
     def is_known(self, key: Key) -> bool:
         """Whether anything is stored for a key; needs no pruned list of configs.
@@ -219,7 +212,8 @@ class Seed:
 
     def first_that_compiles(self, call: Call, configs: Sequence[Any]) -> Any:
         """The first config that compiles and loads, else the first: its launch reports the error."""
-        return fallback.first_that_compiles(self.tunable, _plain(call), configs)
+        plain = Call(call.args, without_grid(call.kwargs), call.arguments, {}, call.grid)
+        return fallback.first_that_compiles(self.tunable, plain, configs)
 
     def warn_once(self, message: str, about: str = "untuned", *more: Any) -> None:
         """Warn once about this kernel."""
@@ -246,10 +240,9 @@ def _spell(value: Any, where: str) -> Json:
     return opaque.this_very(value) if is_tensor(value) else opaque.spell(value, where)
 
 
-def _plain(call: Call) -> Call:
-    """The call without `grid` and `warmup` among the keywords."""
-    kwargs = {name: value for name, value in call.kwargs.items() if name not in ("grid", "warmup")}
-    return Call(call.args, kwargs, call.arguments, {}, call.grid)
+def without_grid(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of Triton's `run` that are the kernel's: all but `grid` and `warmup`."""
+    return {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
 
 
 def timing_of(form: Mapping[str, Json], times: Any) -> Timing:

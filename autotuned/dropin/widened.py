@@ -1,4 +1,4 @@
-"""The names that one search of Triton's tuner restores: those it lists, and those asked for the same key before."""
+"""The arguments that one search of Triton's tuner restores: those it lists, and those of the key's stored record."""
 
 from __future__ import annotations
 

@@ -75,10 +75,10 @@ class Client:
         self._box = outbox.folder(place.identity)
         self._said: set[str] = set()
         self._asked: dict[str, float] = {}  # by digest: when
-        self._begin()
-        ending.clients.add(self)
+        self._start()
+        ending.clients[id(self)] = self
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._worker = Worker(self.place.retry_s, self._say_failure, self._idle)
@@ -90,7 +90,7 @@ class Client:
         """Start over in a forked child, which has no thread and no lease, and needs its own connection."""
         if os.getpid() != self._owner:
             self._opened = self._given
-            self._begin()
+            self._start()
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -192,22 +192,19 @@ class Client:
             The record that was kept; None if nothing changed.
         """
         with _keeping():
-            return self._joined(key, self._marked(found), is_later)
-
-    def _joined(self, key: Key, found: TuningRecord, is_later: bool) -> TuningRecord | None:
-        own, kept = records.read_of(key), found
-        if own is not None:
-            if better.is_same(own, found):
-                return None
-            is_sent = outbox.letter(self._box, key.digest) is None
-            follows = is_later or (is_sent and ("store" in own.provenance or self._is_replaced(own, found)))
-            kept = (better.joined if follows else better.merged)(found, own)
-            if is_sent and not follows and not better.is_same(kept, found) and not self.place.read_only:
-                self._put(kept, False, 0)  # measured before the store was used, or lost by it
-            if better.is_same(kept, own):
-                return None
-        records.keep(kept)
-        return kept
+            own, kept = records.read_of(key), self._marked(found)
+            if own is not None:
+                if better.is_same(own, found):
+                    return None
+                is_sent = outbox.letter(self._box, key.digest) is None
+                follows = is_later or (is_sent and ("store" in own.provenance or self._is_replaced(own, found)))
+                kept = better.joined(kept, own) if follows else better.merged(kept, own)
+                if is_sent and not follows and not better.is_same(kept, found) and not self.place.read_only:
+                    self._put(kept, False, 0)  # measured before the store was used, or lost by it
+                if better.is_same(kept, own):
+                    return None
+            records.keep(kept)
+            return kept
 
     def _is_replaced(self, own: TuningRecord, found: TuningRecord) -> bool:
         """Whether another host measured the store's record to replace an earlier one."""
@@ -283,8 +280,9 @@ class Client:
         for _ in range(TRIES):
             with backend.updating(name):
                 before, seen = self._stored(found.key.digest)
-                merge = better.joined if again else better.merged
-                merged = found if before is None else merge(*((found, before) if again else (before, found)))
+                merged = found
+                if before is not None:
+                    merged = better.joined(found, before) if again else better.merged(before, found)
                 if _unmarked(merged) == (before and _unmarked(before)):
                     done = "written"
                 else:
@@ -334,7 +332,7 @@ class Client:
             backend, self._opened = self._opened, self._given
         if backend is not self._given:
             backend.close()
-        ending.clients.discard(self)
+        ending.clients.pop(id(self), None)
 
     # -- who searches --------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from autotuned._startup import after_fork
 
 EXIT_S = 2.0  # time for sending at exit; the next process sends the rest
 
-clients: weakref.WeakSet[Any] = weakref.WeakSet()
+clients: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id
 _ends: list[float] = []
 
 
@@ -21,8 +21,12 @@ _ends: list[float] = []
 def _flush_all() -> None:
     if not _ends:
         _ends.append(time.monotonic() + EXIT_S)
-    for client in list(clients):
+    for client in _living():
         client.flush(max(0.0, _ends[0] - time.monotonic()))
+
+
+def _living() -> list[Any]:
+    return [client for ref in clients.valuerefs() if (client := ref()) is not None]  # other threads add clients
 
 
 def flush_before_executors_end() -> None:
@@ -37,7 +41,7 @@ def flush_before_executors_end() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for client in list(clients):
+    for client in _living():
         client.after_fork()
 
 

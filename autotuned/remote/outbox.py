@@ -41,9 +41,8 @@ def folder(store: str) -> Path:
 
 def salted(text: str) -> str:
     """A short digest of a text, different in each cache folder, since hosts may share names and paths."""
-    return hmac.new(_salt(layout.root() / layout.SALT), text.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[
-        :16
-    ]
+    salt = _salt(layout.root() / layout.SALT)
+    return hmac.new(salt, text.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[:16]
 
 
 def _salt(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Process-wide agreements and recorders, which every miss consults."""
+"""Process-wide state that every miss consults: agreements, recorders, and whether choices were dropped meanwhile."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 # Kept here, since most processes never import the modules that fill them.
 agreements: list[Agreement] = []  # the last one is in force
 recorders: list[Recorder] = []  # likewise
-# Choices that the store does not have, with their keys in the store and their configs' identities.
+# Yield choices kept outside of the store: the key that each would have there, and its config's identity.
 elsewhere: list[Callable[[], Iterator[tuple[Key, str]]]] = []
-drops = [object()]  # another one after each `drop_in_flight`
+drops = [object()]  # replaced by each `drop_in_flight`
 _on_change: list[Callable[[], None]] = []
 
 
 def drop_in_flight() -> None:
-    """Let no call be bound that began to choose before: its choice may be one that was just dropped."""
+    """Let no call be bound that is choosing now: its choice may be one that was just dropped."""
     drops[:] = [object()]
 
 

@@ -80,8 +80,8 @@ class Chooser:
     @property
     def narrows(self) -> bool:
         """Whether calls with the same key may have different candidates."""
-        pruner = self.state.options.pruner()
-        return not (self.state.options.computed is None and pruner.early is None and pruner.perf_model is None)
+        pruner = self.options.pruner()
+        return not (self.options.computed is None and pruner.early is None and pruner.perf_model is None)
 
     def candidates(self, call: Call) -> Live:
         """Live configs of a call by identity, in order: those that the pruner keeps and the grid launches.
@@ -91,7 +91,7 @@ class Chooser:
             ConfigError: A callable list returned none.
             ValueError: The caller passes what a config sets.
         """
-        if self.state.options.declared is not None and (live := self._offering.of_space(call)) is not None:
+        if self.options.declared is not None and (live := self._offering.of_space(call)) is not None:
             return live
         return self._launching(call, self._unlaunched(call))
 
@@ -100,10 +100,10 @@ class Chooser:
         if self.narrows:
             live = self._offering.left(call)
         else:
-            live, names = self.state.listed(self.state.options.configs())
+            live, names = self.state.listed(self.options.configs())
             refuse_conflicts(self.tunable, call.args, call.kwargs, names)
         live.untuned = next(iter(live), None)
-        return live if self.state.options.default is None else self._offering.with_default(call, live)
+        return live if self.options.default is None else self._offering.with_default(call, live)
 
     def _launching(self, call: Call, live: Live) -> Live:
         """Those with a grid that is not empty (`32 // BLOCK` blocks may be none); all if every grid is empty."""
@@ -139,7 +139,7 @@ class Chooser:
         """
         where = self.tunable.device(call)  # without a GPU this raises an error that says what to do
         start = time.perf_counter()
-        pinned = self._allowed(call, pinned)
+        pinned = self.allowed(call, pinned)
         mode = mode or env.current_mode()
         live, choice = self._ready_first(call, mode, where) if pinned is None else (Live(), None)
         if mode == "off" and len(live) > 1 and self.options.default is None:
@@ -154,7 +154,7 @@ class Chooser:
         # A signature does not say which configs have an empty grid, so do not bind such a choice.
         return Chosen(call, choice if live.whole else choice.replace(lasting=False), live, *asked)
 
-    def _allowed(self, call: Call, pinned: Any, warns: bool = True) -> Any:
+    def allowed(self, call: Call, pinned: Any, warns: bool = True) -> Any:
         """The pin, or None if the pruner drops it for this call: the cache's key may be coarser than the pruner."""
         if pinned is None or self._offering.allows(call, pinned, {}):
             return pinned
@@ -179,7 +179,7 @@ class Chooser:
         A callable grid is evaluated for that choice only: the others do not matter then, and evaluating it runs
         the user's code for each.
         """
-        if not callable(call.grid) or self.state.options.declared is not None or self.options.check is not None:
+        if not callable(call.grid) or self.options.declared is not None or self.options.check is not None:
             live = self.candidates(call)
             return live, self._ready(call, live, mode, where) if len(live) > 1 else None
         every = self._unlaunched(call)
@@ -194,7 +194,7 @@ class Chooser:
 
         So a start without compilations does not wait for the toolchain's hash, which reads all of Triton.
         """
-        state, options = self.state, self.state.options
+        state, options = self.state, self.options
         if mode not in ("auto", "serve", "strict") or state.is_busy or active.agreements or not options.stored:
             return None
         if not self.shipped.may_be_first():
@@ -225,7 +225,7 @@ class Chooser:
 
     def explain(self, call: Call, pinned: Any = None) -> Explanation:
         """Which origin answers a call and why earlier ones do not; without searching, launching or moving files."""
-        mode, pinned = env.current_mode(), self._allowed(call, pinned, warns=False)
+        mode, pinned = env.current_mode(), self.allowed(call, pinned, warns=False)
         live = self.candidates(call) if pinned is None else {}
         if (known := self._without_key(call, live, mode, pinned)) is not None:
             return explain.without_key(self.tunable.name, mode, known, self.label(known.config))
@@ -385,5 +385,5 @@ class Chooser:
         return self.default(question.call, question.live)
 
     def lack(self, question: Question) -> str:
-        """What the stored choice of a call lacks, or ""."""
+        """Conditions that a call's stored choice lacks, or ""."""
         return explain.weaker(self._places(question), question.key, question.live)

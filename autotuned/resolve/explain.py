@@ -183,7 +183,7 @@ def _alike(kernel: str) -> Alike:
         keys = [head.key for head in heads] + [key for _, key, _ in lookup.shipped(kernel)]
         known = _latest[kernel] = heads, lookup.state(), Alike(keys)
         while len(_latest) > listing.MOST_FOLDERS:
-            _latest.pop(next(iter(_latest)))
+            _latest.pop(list(_latest)[0], None)  # not `iter`: other threads add and remove kernels
     return known[2]
 
 

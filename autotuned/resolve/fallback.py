@@ -96,8 +96,8 @@ def first_that_compiles(
 ) -> Any:
     """The first config that is shipped or compiles, else the first: its launch raises the compiler's error.
 
-    Under a seal a shipped one may be later in the list than one that does not compile. That another happens to be
-    compiled in this process is no reason to launch it.
+    Once a seal has refused a config, only a shipped one serves: that another happens to be compiled in this process is
+    no reason to launch it.
     """
     first, is_sealed = None, False
     for config in live:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import Frozen, errors, later, once
+from autotuned._startup import Frozen, later, once
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, record
 from autotuned.store.choice import Choice, Live, Origin
@@ -114,24 +114,6 @@ class Options(Frozen):
         return conditions.BY_DEFAULT if self.restore is None else Conditions(conditions.names(self.restore))
 
 
-def checked_members(count: Any, by: Any, buckets: Mapping[str, Any], kernel: str) -> dict[str, Any]:
-    """`members=` and `members_by=` of a decorator as options.
-
-    Raises:
-        DecorationError: A value is invalid, or there is no bucket.
-    """
-    if type(count) is not int or count < 1:
-        raise errors.DecorationError(f"`{kernel}`: members: expected a number of calls, 1 or more, got {count!r:.60}.")
-    if by not in ("mean", "worst"):
-        raise errors.DecorationError(f"`{kernel}`: members_by: expected 'mean' or 'worst', got {by!r:.60}.")
-    if count > 1 and not buckets:
-        raise errors.DecorationError(
-            f"`{kernel}`: members: expected a bucket= with it, got none: all calls of a key have the same sizes. "
-            "Remove members=, or add a bucket."
-        )
-    return {"members": count, "members_by": by}
-
-
 OWN_TIMER = "race-1"
 
 
@@ -165,7 +147,7 @@ class Question(Frozen):
     live: Mapping[str, Any]  # candidates by identity, in order
     mode: str  # the mode when it was asked
     must_search: bool = False  # search even if `default=` would answer (the command line's `tune`)
-    force: bool = False  # measure again whatever is stored
+    force: bool = False  # measure again even if a choice is stored
     observer: Observer | None = None  # called with a search's progress
     budget_s: float | None = None  # limit of a search in seconds, unless the decorator's is lower; None for no limit
     lock: Lock | None = None  # result of taking the key's lock: if another process holds it, that one stores
@@ -192,9 +174,7 @@ class Question(Frozen):
         return self.again and record is not None and (record.is_doubtful or bool(self.unraced(record)))
 
     def unraced(self, record: TuningRecord) -> set[str]:
-        """Configs that a record's winner must still be compared with: a `default=` given later, and one that the budget
-        left no time to confirm.
-        """
+        """Configs that the winner must still race: a later `default=`, and one that a budget left unconfirmed."""
         timings = {timing.identity: timing for timing in record.timings}
         names = {record.unconfirmed, self.untuned if self.has_default and record.untuned != self.untuned else None}
         won = record.timing_of(record.winner) if record.winner is not None else None
@@ -242,7 +222,7 @@ class Chosen(Frozen):
 
 
 def may_be_sealed() -> bool:
-    """Whether compilations of this process are seen, as a seal needs; most never import what makes one."""
+    """Whether this process watches compilations, as a seal must; most processes never import `sealing`."""
     return events.is_begun or env.seal_kind() != ""
 
 
@@ -283,11 +263,10 @@ class Context:
         self._latest_part: tuple[Any, dict[str, Json]] = (None, {})
 
     def without_toolchain(self, where: Device) -> dict[str, Json]:
-        """The context without the toolchain, which takes reading and hashing; the same object while equal."""
+        """The context without the toolchain, for which Triton must be read and hashed; the same object while equal."""
         tunable = self._tunable
         source = tunable.source  # this finds the `opaque` values
-        found = tunable.opaque
-        now = where, tunable.environment(), source, [id(value) for _, value in found] if found else []
+        now = where, tunable.environment(), source, [id(value) for _, value in tunable.opaque]
         latest = self._latest_part  # read once: another thread may replace it
         if now != latest[0]:
             context = {"device": where.fields(), "environment": now[1], **self._rest(now[2])}
@@ -304,8 +283,9 @@ class Context:
     def of(self, call: Call) -> tuple[dict[str, Json], str]:
         """The context of a call, and its canonical text."""
         tunable = self._tunable
-        where, ids = tunable.device(call), [id(value) for _, value in tunable.opaque]
-        now = (where, tunable.toolchain(where, record.root()), tunable.environment(), tunable.source, ids)
+        where, source = tunable.device(call), tunable.source  # this finds the `opaque` values
+        ids = [id(value) for _, value in tunable.opaque]
+        now = (where, tunable.toolchain(where, record.root()), tunable.environment(), source, ids)
         latest = self._latest  # read once: another thread may replace it
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:
@@ -316,7 +296,7 @@ class Context:
 
 
 def _told(given: list[Any]) -> tuple[list[Any], list[Any]] | None:
-    """All that configs hold: names, and values to be compared by identity. Without a call for each config."""
+    """The names and values in configs, to compare the values by identity; makes no call for each config."""
     parts = [*map(vars, given), *map(_KWARGS, given)]
     names = [*map(len, parts), *chain.from_iterable(parts)]
     return names, [*given, *chain.from_iterable(map(dict.values, parts))]  # by `id` each would be an audit event
@@ -362,7 +342,7 @@ class State:
         return choice
 
     def kept(self, chosen: Chosen, device: int | None) -> Chosen | None:
-        """What a bound launch keeps of its choice, without the caller's memory; None if no newer one can come."""
+        """A choice as a bound launch keeps it, without the caller's memory; None if no newer one can replace it."""
         if not self.options.stored or (chosen.key is None and chosen.choice.origin is not Origin.BINARY):
             return None
         call, live = chosen.call, self._lives.setdefault(tuple(chosen.live), chosen.live)

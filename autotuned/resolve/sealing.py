@@ -51,11 +51,11 @@ class Sealed:
 # Process-wide, since autograd launches on its own threads.
 _seals: list[Sealed] = []
 _lifted: list[bool] = []  # whether `unseal` lifted AUTOTUNED_SEAL
-on_lifted: list[Callable[[], None]] = []  # called when searches are allowed again, to drop what served till then
+on_lifted: list[Callable[[], None]] = []  # called when searches are allowed again, to drop what served meanwhile
 
 
 def _tell_lifted() -> None:
-    """Unless searches are still forbidden: then the same would serve again."""
+    """Call `on_lifted`, unless searches are still forbidden: then the same choices would serve again."""
     if not forbids() and env.current_mode() not in ("serve", "strict"):
         for callback in on_lifted:
             callback()
@@ -173,7 +173,7 @@ def _ended(compiled: Any, seconds: float) -> None:
 
 
 class _Asked(threading.local):
-    """What describes the call that this thread compiles, and why no binary serves it."""
+    """The kernel that this thread compiles, and what describes the call and why no binary serves it."""
 
     name = ""
     by: Callable[[], tuple[str, str]] | None = None
@@ -184,7 +184,7 @@ _asked = _Asked()
 
 @contextmanager
 def asked_by(name: str, by: Callable[[], tuple[str, str]]) -> Iterator[None]:
-    """While compiling for a call of a kernel: how to describe it if refused. Hooks within may compile other kernels."""
+    """Let `by` describe the call that is compiled, should it be refused. Hooks may compile other kernels meanwhile."""
     before = _asked.name, _asked.by
     _asked.name, _asked.by = name, by
     try:
@@ -229,7 +229,7 @@ def _form(compiled: Any) -> variant.Form | None:
 
 
 def _call_of(compiled: Any) -> str:
-    """What a source is compiled for, in a line."""
+    """A source's constants and types of arguments, in a line."""
     constants = getattr(compiled, "constants", {})
     parts = [
         f"{name}={constants[place,]!r}" if (place,) in constants else f"{name}: {type_}"

@@ -171,8 +171,8 @@ class Searcher:
 
     def _run(self, wanted: Job, question: Question, outcome: Outcome, left: _Left) -> None:
         live = next((one.live for one in question.members if one.call is wanted.call), question.live)
-        if (space := self._space(question.replace(live=live))) is not None:
-            batches.run(wanted, outcome, self._source(question, space, left.earlier))
+        if self._state.options.declared is not None and isinstance(live, declared.Declared):
+            batches.run(wanted, outcome, self._source(question, live, left.earlier))
         elif (ranked := self._ranked(question, left)) is not None:
             begun = {name: config for name, config in wanted.configs.items() if name in (question.untuned, *left.known)}
             before = sources.ranked_lists(left.earlier.provenance) if left.earlier is not None else []
@@ -196,12 +196,6 @@ class Searcher:
         asked = question.replace(call=one.call, live=one.live)
         return members.Member(one.sizes, one.count, self._job(asked, own, lambda timing: None), asked.has_default)
 
-    def _space(self, question: Question) -> declared.Declared | None:
-        """The candidates, if they are a space that is not searched as a list."""
-        if self._state.options.declared is None or not isinstance(question.live, declared.Declared):
-            return None
-        return question.live
-
     def _ranked(self, question: Question, left: _Left) -> priors.Ranked | None:
         """A strategy for a list that another device has measured, if it may end before all configs are."""
         if len(question.live) < LONG or question.force or question.members or not self._state.keeps(question.key):
@@ -222,7 +216,7 @@ class Searcher:
         for name, value in question.call.arguments.items():
             if memory.is_cut(value):
                 message = "`%s`: argument %r holds more than %d objects: tensors beyond those are not protected. Pass "
-                message += "written tensors as arguments of their own."
+                message += "written tensors as separate arguments."
                 log.warning(message, question.key.kernel, name, memory.LIMIT)
 
     def _say_what_varies(self, key: Key) -> None:

@@ -188,7 +188,7 @@ def places(
 
 
 def unserved(strict: bool, exact: bool) -> tuple[Origin, ...]:
-    """Origins that these `places` do not serve, although another mode may have left a choice of theirs."""
+    """Origins that these `places` leave out; another mode may have left a choice from one of them."""
     others = Origin.LADDER, Origin.RULE, Origin.NEAREST
     return (Origin.BINARY, *others) if exact else others if strict else ()
 

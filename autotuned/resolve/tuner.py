@@ -46,13 +46,12 @@ else:
 log = logging.getLogger("autotuned")
 env.configure_logging()
 
-
-_tuners: weakref.WeakSet[Tuner] = weakref.WeakSet()
+_tuners: weakref.WeakValueDictionary[int, Tuner] = weakref.WeakValueDictionary()  # by id
 
 
 def live() -> list[Tuner]:
     """The tuners of this process."""
-    return list(_tuners)
+    return [found for ref in _tuners.valuerefs() if (found := ref()) is not None]  # other threads add tuners
 
 
 def choices() -> dict[Key, str]:
@@ -85,10 +84,11 @@ class Tuner:
         self.on_choice, self._pinned = on_choice, pinned
         self.bind_failed, self.misses = False, 0
         self._compared: set[Any] = set()  # kinds of launches for which C and the Python twin agreed
+        self.is_compiled = isinstance(tunable, TunableKernel) and not tunable.interpreted
         self._rebuild(self.chooser.state.listed(options.configs())[1])
-        if isinstance(tunable, TunableKernel) and not tunable.interpreted:
+        if self.is_compiled:
             note_tuned(kernel.innermost(tunable.fn), tunable.name)
-        _tuners.add(self)
+        _tuners[id(self)] = self
 
     # -- arguments -----------------------------------------------------------------------------------------------
 
@@ -101,14 +101,13 @@ class Tuner:
         defaults = {p.name: p.default for p in free if p.default is not inspect.Parameter.empty}
         # The binder checks nothing: the miss path binds again, with error messages. Positions also count parameters
         # that are not free, so after the first of these only names are clear.
-        places = len(list(takewhile(lambda p: p.has_place and p.name not in taken, self.tunable.parameters)))
-        self._places = places
+        by_place = takewhile(lambda p: p.has_place and p.name not in taken, self.tunable.parameters)
+        self._places = places = len(list(by_place))
         self.order = codegen.binder(self.names, defaults, places, sum(not p.has_name for p in free))
-        compiled = isinstance(self.tunable, TunableKernel) and not self.tunable.interpreted
         self.launcher = launcher.make(
             self.names,
             self.options.spec.exactly(self._exact),
-            launcher.LazyDevice(self.chooser.shipped.may_be_first) if compiled else None,
+            launcher.LazyDevice(self.chooser.shipped.may_be_first) if self.is_compiled else None,
             launcher.Shape(places, defaults) if isinstance(self.tunable, TunableKernel) else None,
         )
         if launcher.verifies():
@@ -137,9 +136,12 @@ class Tuner:
             ConfigError: One is not a config, or cannot be launched.
         """
         configs = self.options.configs()
-        candidates.check(candidates.listed(configs, self.tunable.name), self.tunable)
+        self._check_configs(configs)
         active.drop_in_flight()
         self._rebuild(self.chooser.state.listed(configs)[1])
+
+    def _check_configs(self, configs: list[Any]) -> None:
+        candidates.check(candidates.listed(configs, self.tunable.name), self.tunable)
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, values: tuple[Any, ...] = ()) -> Call:
         """Bind a call's arguments. `values`: what `order` returned for them, if it did: then they fit.
@@ -204,8 +206,6 @@ class Tuner:
             chosen = self.chooser.choose(call, self._pinned(call), search)
             choice = chosen.choice
             try:
-                if not may_be_sealed():
-                    return choice, act(chosen)
                 with self._asked(chosen):
                     return choice, act(chosen)
             except RefusedError as refused:
@@ -217,16 +217,17 @@ class Tuner:
                 raise
 
     def _asked(self, chosen: Chosen) -> AbstractContextManager[None]:
-        """Reports compilations to the seal; for a process that had one."""
+        """Describe the call to the seal while it is compiled."""
+        if not may_be_sealed():
+            return nullcontext()
         asked = partial(self.chooser.shipped.asked, chosen.call, chosen.choice, self.chooser.part)
         return sealing.asked_by(self.tunable.name, asked)
 
     def _refuse_without_tensor(self, call: Call) -> None:
         """Refuse a call without a tensor for an argument that a list names."""
-        if lists := self.options.named:
-            plain = [name for names in lists.values() for name in names if not is_tensor(call.arguments.get(name))]
-            if plain:  # else `memory` need not be imported
-                memory.refuse_without_tensor(call.arguments, lists, self.tunable.name)
+        lists = self.options.named
+        if not all(is_tensor(call.arguments.get(name)) for names in lists.values() for name in names):
+            memory.refuse_without_tensor(call.arguments, lists, self.tunable.name)  # which imports `memory`
 
     def tune(
         self, call: Call, force: bool = False, observer: Observer | None = None, budget_s: float | None = None,
@@ -235,7 +236,7 @@ class Tuner:
         """Find or search the choice for a call without launching it, for the command line's `tune`.
 
         Args:
-            force: Measure again whatever is stored.
+            force: Measure again even if a choice is stored.
             observer: Called with a search's progress. `budget_s`: seconds; the decorator's if that is less.
             without: Configs to leave out, as text: a recorded call has no grid for them.
             again: Measure noisy choices again.
@@ -263,10 +264,10 @@ class Tuner:
         if before is not None:
             before(values)
         start = time.perf_counter()
-        comes_first = self.chooser.shipped.comes_first(choice)
-        is_first = comes_first and before is None and not call.has_descriptors  # looked up after the grid was asked
+        is_plain = before is None and not call.has_descriptors
+        is_first = is_plain and self.chooser.shipped.comes_first(choice)  # looked up after the grid was asked
         binary = None if is_first else self.chooser.shipped.load(call, choice)
-        if is_first or (binary is not None and before is None and not call.has_descriptors):
+        if is_first or (is_plain and binary is not None):
             if (launched := first.launch_bound(self, chosen, binary, start)) is not None:
                 return launched
             binary = None
@@ -320,8 +321,8 @@ class Tuner:
         if config.pre_hook is not None:  # it may affect the compilation, as by a descriptor's block shape
             config.pre_hook(call.full(config))
         start = time.perf_counter()
-        compiled = self._compiled(call, choice)
-        self.bind(chosen, self._prologue(call, config), compiled, start)
+        result = self._compiled(call, choice)
+        self.bind(chosen, self._prologue(call, config), result, start)
         return config
 
     def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
@@ -331,7 +332,7 @@ class Tuner:
         return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
     def bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> bool:
-        """Add the launch to the table; whether it is there. Compiling began at `start` on `time.perf_counter`."""
+        """Add the launch to the table; returns whether it is there. Compiling began at `start`, a `perf_counter`."""
         launched, call = time.perf_counter(), chosen.call
         if isinstance(self.tunable, TunableKernel):
             _watch_environment()
@@ -380,7 +381,7 @@ class Tuner:
     def bound_anew(self, chosen: Chosen) -> bound.Bound:
         """Bind an entry's calls to another choice: compile or load it now, without adding it to the table."""
         call, config = chosen.call, chosen.choice.config
-        with self._asked(chosen) if may_be_sealed() else nullcontext():
+        with self._asked(chosen):
             result = self._compiled(call, chosen.choice)
         return self._used(self._bound(call, config, self._prologue(call, config), result), chosen)
 
@@ -427,7 +428,7 @@ MOST_COMPARED = 256  # kinds of launches to remember: they keep the types of arg
 def drop_bound() -> None:
     """Clear all launch tables: after a change of mode or environment nothing bound may answer."""
     active.drop_in_flight()
-    for tuner in list(_tuners):
+    for tuner in live():
         tuner.launcher.clear()
 
 
@@ -437,7 +438,7 @@ active.on_change(drop_bound)
 
 @lru_cache(maxsize=1)
 def _watch_environment() -> None:
-    """Installs the audit hook at the first kernel only."""
+    """Install the audit hook, at the first kernel."""
     env.on_code_change(drop_bound)
 
 
@@ -445,6 +446,5 @@ def _watch_environment() -> None:
 def _summary() -> None:
     if infos := [tuner.cache_info() for tuner in live()]:
         counters.say(infos)
-    untuned = [tuner.chooser.untuned for tuner in live() if "untuned" in vars(tuner.chooser)]
-    if untuned:
+    if untuned := [tuner.chooser.untuned for tuner in live() if "untuned" in vars(tuner.chooser)]:
         advice.say_untuned(untuned)

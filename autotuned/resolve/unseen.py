@@ -21,7 +21,6 @@ from autotuned.rules.rule import Rule
 from autotuned.store import listing
 from autotuned.triton_compat import kernel
 from autotuned.tunable.call import Call
-from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import canonical
 
 LIMIT = 256  # families of a kernel: alignments, layouts and dtypes are few
@@ -75,9 +74,7 @@ class Families:
 
     def __init__(self, tuner: Any) -> None:
         self._tuner, self._names, self._spec = tuner, tuner.names, tuner.options.spec
-        tunable = tuner.tunable
-        is_compiled = isinstance(tunable, TunableKernel) and not tunable.interpreted
-        self._device = kernel.current_device_getter() if is_compiled else None
+        self._device = kernel.current_device_getter() if tuner.is_compiled else None
         self._readers: dict[tuple[type, ...], Reader] = {}
         self._known: tuple[Any, dict[str, frozenset[Any]]] = (None, {})
         self._state = self._now()
@@ -91,7 +88,7 @@ class Families:
         return searches, lookup.generation(), cleared, env.current_mode()
 
     def answer(self, values: tuple[Any, ...]) -> Bound | None:
-        """The bound kernel for a call that misses the launch table, which then gets it; None if it takes a key."""
+        """The bound kernel for a call that misses the launch table, now added to it; None if the call needs a key."""
         # must open no file, make no key, hash no text and compile nothing
         start = time.perf_counter()
         reader = self._readers.get(tuple(map(type, values)))
@@ -170,7 +167,7 @@ class Families:
         return self._known[1]
 
     def _step(self, name: str, value: Any) -> Step | None:
-        """How to read a value of this argument; None if it takes a key."""
+        """How to read a value of this argument; None if such a call needs a key."""
         kind, spec = type(value), self._spec
         if name in spec.exact:
             return None

@@ -177,7 +177,7 @@ class _Used(NamedTuple):
     live: Live
     needed: Conditions
     bounds: list[Bound]
-    known: list[Bound]  # all of the tuner when they were looked at
+    known: list[Bound]  # all bound launches of the tuner at that time
 
     def label(self, config: Any) -> str:
         return self.tuner.chooser.label(config)
@@ -212,7 +212,7 @@ def _refreshed(strict: bool, rest: Callable[[float], bool] | None = None) -> Ref
 
 
 def _one_by_one(changed: list[_Used], strict: bool, rest: Callable[[float], bool]) -> Iterator[Swap]:
-    """Read and swap with pauses, in which others may refresh; keys left at a stop are found by the next refresh."""
+    """Read and swap with pauses, in which others may refresh; the next refresh finds the keys left at a stop."""
     left = changed[::-1]
     while left:
         with _lock:
@@ -279,9 +279,9 @@ def _used_by(of: Tuner) -> Iterator[_Used]:
 
 
 def _drop_in_flight(of: Tuner, key: Key, known: list[Bound]) -> None:
-    """Let no call keep a key's older choice that began before it was replaced: its record counts as seen from now on.
+    """Let no call that began before a key's choice was replaced keep the older one, whose record counts as seen now.
 
-    Those in flight are not bound, and those bound since `known` was read are looked up again with all of the kernel.
+    Calls in flight are not bound. If one was bound since `known` was read, the kernel's launch table is cleared.
     """
     active.drop_in_flight()
     ids = set(map(id, known))

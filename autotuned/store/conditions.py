@@ -49,10 +49,8 @@ class Checked(Frozen):
 
     def joined(self, other: Checked) -> Checked | None:
         """The weakest check that covers both; None if a single search cannot do it."""
-        more = _poison_covers(self.poison, other.poison)
-        if canonical(self.reference) != canonical(other.reference) or not (
-            more or _poison_covers(other.poison, self.poison)
-        ):
+        more, less = _poison_covers(self.poison, other.poison), _poison_covers(other.poison, self.poison)
+        if canonical(self.reference) != canonical(other.reference) or not (more or less):
             return None
         dtypes = sorted({*self.tolerance, *other.tolerance})
         tolerance = {dtype: min(self.allows(dtype), other.allows(dtype)) for dtype in dtypes}
@@ -91,8 +89,8 @@ def covers(measured: Conditions, needed: Conditions) -> bool:
 
 
 def lack(measured: Conditions, needed: Conditions) -> str:
-    """What is missing, as a phrase following "measured"; "" if nothing."""
-    if measured.restore != needed.restore and (words := _restore_lack(measured.restore, needed.restore)):
+    """The first condition that is missing, as a phrase following "measured"; "" if none."""
+    if words := _restore_lack(measured.restore, needed.restore):
         return words
     for check in needed.checks:
         lacks = [passed.lack(check) for passed in measured.checks]
@@ -122,7 +120,7 @@ def union(one: Restore, other: Restore) -> Restore:
 
 def restore_covers(measured: Restore, needed: Restore) -> bool:
     """Whether all arguments that must be protected were protected."""
-    return measured is None or measured == needed or (needed is not None and set(needed) <= set(measured))
+    return measured is None or (needed is not None and set(needed) <= set(measured))
 
 
 def names(given: Any) -> Restore:
@@ -145,13 +143,9 @@ def with_verdicts(
 ) -> tuple[tuple[Checked, ...], tuple[Checked, ...]]:
     """Passed and failed checks of a new search and earlier ones; new verdicts take precedence."""
     passed, failed = new
-    kept = [one for one in old[0] if judge(passed, failed, one) is None and not _refuted(one, failed)]
+    kept = [one for one in old[0] if judge(passed, failed, one) is None and not any(map(one.covers, failed))]
     lost = [one for one in old[1] if judge(passed, failed, one) is None]
     return strongest((*passed, *kept)), (*failed, *lost)
-
-
-def _refuted(passed: Checked, failed: tuple[Checked, ...]) -> bool:
-    return any(passed.covers(one) for one in failed)
 
 
 # -- reading and words -----------------------------------------------------------------------------------------------

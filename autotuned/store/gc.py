@@ -145,9 +145,8 @@ def _has_record(logbook: os.DirEntry[str]) -> bool:
 
 
 def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
-    limit_s = {layout.LOCKS: _LOCK_S, layout.JOURNAL: _SEARCH_S, layout.PROGRAMS: _PROGRAM_S}.get(
-        folder.name, _DAMAGED_S
-    )
+    limits_s = {layout.LOCKS: _LOCK_S, layout.JOURNAL: _SEARCH_S, layout.PROGRAMS: _PROGRAM_S}
+    limit_s = limits_s.get(folder.name, _DAMAGED_S)
     for entry in _entries(folder.path):
         try:
             info = entry.stat(follow_symlinks=False)

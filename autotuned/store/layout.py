@@ -47,7 +47,7 @@ def ahead_journal_path(key: Key) -> Path:
 
 
 def late_journal_path(key: Key) -> Path:
-    """The journal of configs that a race of the key goes on without while they compile."""
+    """The journal of configs that still compile after a race of the key, which did not wait for them."""
     return journal_path(key).with_suffix(".late.json")
 
 

@@ -31,14 +31,14 @@ def all_records(
     Sorted by kernel and digest; a kernel with more than `BLOCK` records is sorted within each block. `quietly` leaves
     damaged records in place without a warning.
     """
-    for path in map(Path, _record_paths(kernel, store)):
+    for path in _record_paths(kernel, store):
         if (found := _read(path, quietly)) is not None:
             yield path, found
 
 
 def unreadable(kernel: str) -> Iterator[tuple[Path, Unread]]:
     """A kernel's files that hold no valid record, and why; nothing is moved."""
-    for path in map(Path, _record_paths(kernel)):
+    for path in _record_paths(kernel):
         found, seen = record.inspect(path)
         if found is None and seen.problem != "absent":
             yield path, seen
@@ -72,10 +72,9 @@ def _hint(known: list[str], wanted: str) -> str:
     if inside := [name for name in known if name.startswith(f"{wanted}.")]:
         return f". Kernels in it are {', '.join(inside[:8])}{', ...' if len(inside) > 8 else ''}."
     short = {name.rpartition(".")[2]: name for name in known}
-    near = [short.get(name, name) for name in difflib.get_close_matches(wanted, [*known, *short], 3)]
-    return (
-        f". Did you mean {' or '.join(map(repr, dict.fromkeys(near)))}?" if near else f". Known are {', '.join(known)}."
-    )
+    if near := [short.get(name, name) for name in difflib.get_close_matches(wanted, [*known, *short], 3)]:
+        return f". Did you mean {' or '.join(map(repr, dict.fromkeys(near)))}?"
+    return f". Known are {', '.join(known)}."
 
 
 def one_named(names: Iterable[str], wanted: str) -> str:
@@ -113,7 +112,7 @@ def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[TuningRecord, ...]
     """Heads of a kernel's records, at most `most`; while the folder is unchanged the same tuple, without reading."""
     folder = str(layout.kernel_folder(kernel))
     if folder not in _known and len(_known) >= MOST_FOLDERS:
-        _known.pop(next(iter(_known)))
+        _known.pop(list(_known)[0], None)  # not `iter`: other threads add and remove folders
     known = _known.setdefault(folder, _Known())
     stamp = disk.stamp(folder)
     # A recent modification time is not trusted: a file written at the same time may have been missed.
@@ -166,9 +165,9 @@ def is_store(path: Path) -> bool:
     return (path / layout.schema_folder().name).is_dir()
 
 
-def _record_paths(kernel: str | None, store: Path | None = None) -> Iterator[str]:
+def _record_paths(kernel: str | None, store: Path | None = None) -> Iterator[Path]:
     for folder in _folders(kernel, store):
-        yield from _paths_in(folder)
+        yield from map(Path, _paths_in(folder))
 
 
 def _folders(kernel: str | None = None, store: Path | None = None) -> list[Path]:

@@ -206,7 +206,7 @@ def _file_lock(path: Path) -> FileLock:
 
 def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
     """Acquire in time, or return False; OSError or NotImplementedError if locks do not work here."""
-    if _try_until(lock, time.monotonic()):
+    if _try_until(lock, 0.0):
         return True
     said = False
     while (now := time.monotonic()) < end:
@@ -240,6 +240,7 @@ def _check_held(path: Path) -> None:
 
 
 def _try_until(lock: FileLock, end: float) -> bool:
+    """Try to acquire a lock until a time of `time.monotonic`, and at least once."""
     from filelock import Timeout
 
     try:

@@ -178,9 +178,8 @@ def load(data: Json, expected: Key | None = None) -> TuningRecord:
     winner = None if fields["winner"] is None else check_config(fields["winner"], "winner")
     if fields["quality"] not in QUALITIES:
         raise wrong("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])
-    timings = tuple(
-        load_timing(entry, f"timings[{i}]") for i, entry in enumerate(typed(fields["timings"], list, "timings"))
-    )
+    entries = typed(fields["timings"], list, "timings")
+    timings = tuple(load_timing(entry, f"timings[{i}]") for i, entry in enumerate(entries))
     return TuningRecord(
         key,
         winner,

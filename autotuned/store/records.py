@@ -28,14 +28,14 @@ else:
 
 log = logging.getLogger("autotuned")
 
-_warned: set[str] = set()
+_done: set[str] = set()  # what is done once per process
 
 
 def scratch_folder() -> Path:
     """The folder for binaries of losing configs; cleared of old files once per process."""
     folder = layout.root() / layout.SCRATCH
-    if "scratch" not in _warned:
-        _warned.add("scratch")
+    if "scratch" not in _done:
+        _done.add("scratch")
         if os.path.isdir(folder):
             gc.clear_scratch(folder)
     return folder
@@ -56,9 +56,9 @@ def locked(key: Key, device: Device, between_processes: bool = True) -> Iterator
 
 
 def _say_network() -> None:
-    if "network" not in _warned:
+    if "network" not in _done:
         kind = layout.network_file_system(layout.root())
-        _warned.add("network")
+        _done.add("network")
         if kind:
             log.warning(
                 "the cache folder %s is on a network file system (%s): records are safe there, but if its locks "

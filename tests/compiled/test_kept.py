@@ -35,7 +35,7 @@ def start(tmp_path, monkeypatch):
         starts.append(kept)
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / f"triton-{len(starts)}"))
         install.install(binaries=kept, **options)
-        return module(tmp_path / f"site-{len(starts)}", "\n" * len(starts) + text), install._installed.kept
+        return module(tmp_path / f"site-{len(starts)}", "\n" * len(starts) + text), triton.compiler.compile
 
     yield begin
     install.uninstall()
@@ -199,8 +199,9 @@ def test_a_knob_that_changes_code_leaves_all_to_triton(start, tmp_path, monkeypa
 def test_uninstall_takes_it_back(tmp_path):
     before = triton.compiler.compile
     install.install(binaries=tmp_path)
+    kept = triton.compiler.compile
     install.install(binaries=tmp_path)  # again: nothing more
-    assert triton.compiler.compile is install._installed.kept
+    assert before is not triton.compiler.compile is kept
     install.uninstall()
     assert triton.compiler.compile is before is compiler.compile
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import weakref
 
 import fake_libcuda
 import pytest
@@ -102,7 +103,7 @@ def test_files_whose_kernels_are_not_imported_or_that_have_no_binaries_are_said(
 
     out, _ = recorded
     autotuned.register_configs(out, binaries=True)
-    monkeypatch.setattr(tuner, "_tuners", set())
+    monkeypatch.setattr(tuner, "_tuners", weakref.WeakValueDictionary())
     result = autotuned.prepare()
     assert {one.reason for one in result.missing} == {"its kernel has not been imported in this process"}
     assert len(result.missing) == 2

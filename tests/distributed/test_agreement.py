@@ -253,9 +253,9 @@ def test_the_first_to_publish_wins(store):
 def test_a_wait_ends_in_time_and_says_what_for(store, monkeypatch, caplog):
     monkeypatch.setattr(ranks, "MESSAGE_AFTER_S", 0.0)
     rank = ranks.Ranks(store, 1, 2, 1.0, "p")
-    assert rank.wait("k", 0.05, lambda: "rank 0") is None
+    assert rank.wait("k", 0.05, "rank 0") is None
     assert caplog.messages == ["rank 1 waits for rank 0."]
-    assert rank.wait("k", 60.0, lambda: "", enough=lambda: True) is None
+    assert rank.wait("k", 60.0, "", enough=lambda: True) is None
 
 
 def test_sync_without_a_group_says_so():

@@ -138,3 +138,20 @@ def test_config_files_that_are_registered_later_count(tmp_path: Path) -> None:
 )
 def test_the_first_fields_of_a_file_are_parsed_without_the_rest(content: str, head: Any) -> None:
     assert listing.json_head(content.encode("utf-8"), "timings") == head
+
+
+class Forgotten(dict[Any, Any]):
+    """A memory from which another thread removes an entry just before it is removed here."""
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        super().pop(key)
+        return super().pop(key, *default)
+
+
+def test_two_threads_may_forget_the_same_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of a sixteenth kernel and more ended in a `KeyError` if two threads missed at once."""
+    monkeypatch.setattr(listing, "_known", Forgotten())
+    monkeypatch.setattr(explain, "_latest", Forgotten())
+    for number in range(listing.MOST_FOLDERS + 2):
+        assert explain.nearest(make_key(kernel=f"app.k{number}")) is None
+    assert len(listing._known) <= listing.MOST_FOLDERS >= len(explain._latest)

@@ -130,6 +130,20 @@ def test_m7_a_pruners_configs_may_set_more_than_the_listed_ones(subject, bench, 
     assert sorted(bench.calls) == [16, 32]
 
 
+@pytest.mark.subjects(["triton", *subjects.INSTALLED])
+def test_m7_configs_set_later_are_checked_by_nothing_before_the_pruner(make, x, launches):
+    def early(configs, named, **kwargs):
+        return [config for config in configs if "OTHER" not in config.kwargs]
+
+    kernel = make(prune_configs_by={"early_config_prune": early})
+    kernel[(4,)](x, x, 100)
+    kernel.configs = [Config({"BLOCK": 64}), Config({"BLOCK": 64}, num_warps=2), Config({"OTHER": 1})]
+    kernel.cache.clear()
+    for _ in range(3):
+        kernel[(4,)](x, x, 100)
+        assert launches[-1].arguments["BLOCK"] == 64
+
+
 # -- M8: a stored choice is the live config ---------------------------------------------------------------------------
 
 

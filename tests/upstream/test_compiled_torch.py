@@ -182,6 +182,25 @@ def test_s4_freeze_does_not_search_unless_it_is_given_a_grid(subject, bench):
     assert autotuned.freeze(make(), x, x, 64, grid=grid).configs == [CONFIGS[1]]
 
 
+@pytest.mark.subjects(["replaced", "autotuned"])
+def test_a_pin_is_frozen_with_and_without_a_grid(kernel):
+    x = torch.zeros(64)
+    kernel[grid](x, x, 64)
+    [key] = kernel.cache
+    kernel.cache[key] = CONFIGS[0]
+    assert autotuned.freeze(kernel, x, x, 64).configs == [CONFIGS[0]]
+    assert autotuned.freeze(kernel, x, x, 64, grid=grid).configs == [CONFIGS[0]]
+
+
+@pytest.mark.subjects(["autotuned"])
+def test_a_pin_that_the_pruner_drops_is_not_frozen(subject, bench):
+    early = {"early_config_prune": lambda configs, named, **kwargs: configs[1:]}
+    kernel = subject.autotune(CONFIGS, key=["n"], do_bench=bench, prune_configs_by=early)(double)
+    x = torch.zeros(64)
+    kernel.cache[64, "torch.float32", "torch.float32"] = CONFIGS[0]
+    assert autotuned.freeze(kernel, x, x, 64, grid=grid).configs == [CONFIGS[1]]
+
+
 @pytest.mark.subjects(["autotuned"])
 def test_s4_freeze_keeps_heuristics_on_either_side(subject, bench, launches):
     even = triton.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})
