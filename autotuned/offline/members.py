@@ -79,12 +79,10 @@ class Members:
 
     def _bound(self, found: Found, given: Any) -> tuple[Call, list[str]]:
         """A call, and the configs (as text) that it cannot be launched with."""
-        if isinstance(given, RecordedCall):
-            return replay.call_of(found, given, self._device)
         if isinstance(given, Case):  # from a generator: created again, since its tensors were freed
             again = self._cases.at(given.number)
             given = again.given if again is not None else None
-        return targets.bind(found, given), []
+        return replay.bound(found, given, self._device)
 
     def _generated(self, found: Found, part: str, mine: _Known, count: int) -> Iterator[_Known]:
         """More calls of the bucket (its ends and sizes between) from generators that take sizes by keyword."""
