@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,7 +20,7 @@ from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import opaque
 from autotuned.key.key import call_part
-from autotuned.offline import cases, replay, targets, verify
+from autotuned.offline import cases, replay, targets
 from autotuned.offline.replay import Replayed
 from autotuned.offline.results import BuildResult, BuiltFile
 from autotuned.offline.shapes_only import shapes_only
@@ -93,7 +93,7 @@ class _File:
             result.is_foreign = True
             result.missing.append(f"expected a file of an NVIDIA GPU, got {config.device.slug}: nothing is compiled.")
             return
-        found = self._known.get(config.kernel) or [verify.find_kernel(config.kernel)]
+        found = self._known.get(config.kernel) or [targets.find_kernel(config.kernel)]
         made: dict[tuple[str, str], list[Built]] = {}
         for one in found:
             if one.tuned is None or isinstance(one.tuned, TunedFunction):
@@ -154,27 +154,25 @@ class _File:
                             seen.add((at, each.form.text))
                             yield at, each
                 except Exception as error:  # from pruners, heuristics or Triton
-                    result.missing.append(f"{cases.reason(error)}")
+                    result.missing.append(cases.reason(error))
 
     def _calls(self, one: Found) -> Iterator[tuple[Call | None, str]]:
         """The known calls of a kernel, or the reason why one cannot be created."""
         if isinstance(one, Replayed):
-            for recorded in one.calls:
-                yield _tried(lambda recorded=recorded: replay.call_of(one, recorded, self._device)[0])  # type: ignore[misc]
+            yield from (self._tried(one, recorded) for recorded in one.calls)
             return
         for generator in one.tuned.cases:
             try:
                 for given in generator(self._device):
-                    yield _tried(lambda given=given: targets.bind(one, given))  # type: ignore[misc]
+                    yield self._tried(one, given)
             except Exception as error:  # the user's code
                 yield None, f"{getattr(generator, '__name__', 'its cases')}: {cases.reason(error)}"
 
-
-def _tried(make: Callable[[], Call]) -> tuple[Call | None, str]:
-    try:
-        return make(), ""
-    except Exception as error:
-        return None, cases.reason(error)
+    def _tried(self, one: Found, given: Any) -> tuple[Call | None, str]:
+        try:
+            return replay.bound(one, given, self._device)[0], ""
+        except Exception as error:
+            return None, cases.reason(error)
 
 
 def _entries(one: Found, call: Call, groups: Sequence[tuple[str, Any]]) -> Iterator[tuple[tuple[str, str], Entry]]:
@@ -211,8 +209,6 @@ def _no_group(config: ConfigFile, context: dict[str, Any]) -> str:
 
 def _unmet(config: ConfigFile, met: set[tuple[str, str]]) -> Iterator[str]:
     """A line with the number of entries without a known call, if there are any."""
-    count = sum(
-        (canonical(group.context), call) not in met for group in config.groups() for call in group.entries
-    )  # fmt: skip
+    count = sum((canonical(group.context), call) not in met for group in config.groups() for call in group.entries)
     if count:
         yield f"{count} entries have no case and no recorded call here: name a target or a recording with them."

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotuned.offline import replay, targets
+from autotuned.offline import ranges, replay, targets
 from autotuned.offline.cases import Case, Cases, takes
 from autotuned.offline.device import tensors_on
 from autotuned.offline.targets import Found
@@ -79,22 +79,20 @@ class Members:
 
     def _bound(self, found: Found, given: Any) -> tuple[Call, list[str]]:
         """A call, and the configs (as text) that it cannot be launched with."""
-        if isinstance(given, RecordedCall):
-            return replay.call_of(found, given, self._device)
         if isinstance(given, Case):  # from a generator: created again, since its tensors were freed
             again = self._cases.at(given.number)
             given = again.given if again is not None else None
-        return targets.bind(found, given), []
+        return replay.bound(found, given, self._device)
 
     def _generated(self, found: Found, part: str, mine: _Known, count: int) -> Iterator[_Known]:
         """More calls of the bucket (its ends and sizes between) from generators that take sizes by keyword."""
         for name, bucket in found.tuner.options.spec.buckets.items():
             size = mine.sizes.get(name)
             takers = [one for one in found.tuned.cases if takes(one, [name])]
-            if type(size) is not int or not takers:
+            if type(size) is not int or size < 1 or not takers:
                 continue
             low, high = ends(bucket, size)
-            for other in _spread(low, high, size, count):
+            for other in (one for one in ranges.spread(low, high, count + 1) if one != size):
                 for given in (case for one in takers for case in one(self._device, **{name: other})):
                     call = targets.bind(found, given)
                     sizes = sizes_of(found, call.arguments)
@@ -150,9 +148,3 @@ def ends(bucket: Any, size: int) -> tuple[int, int]:
         return reached
 
     return end(-1), end(1)
-
-
-def _spread(low: int, high: int, size: int, count: int) -> list[int]:
-    """About `count` sizes between the ends, in equal ratios, without `size`."""
-    some = [round(low * (high / low) ** (index / count)) for index in range(count + 1)]
-    return [one for one in dict.fromkeys(some) if one != size]

@@ -100,11 +100,12 @@ def first(ranges: Ranges) -> list[Point]:
     """The points of the first round, including the ends."""
     open_ = sum(low < high for low, high in ranges.values())
     each = max(2, round(START ** (1 / open_))) if open_ else 1
-    axes = [_spread(low, high, each) for low, high in ranges.values()]
+    axes = [spread(low, high, each) for low, high in ranges.values()]
     return list(itertools.product(*axes))
 
 
-def _spread(low: int, high: int, count: int) -> list[int]:
+def spread(low: int, high: int, count: int) -> list[int]:
+    """At most `count` sizes, but at least both ends, in equal ratios."""
     steps = max(1, count - 1)
     return sorted({round(low * (high / low) ** (step / steps)) for step in range(steps + 1)})
 

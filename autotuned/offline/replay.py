@@ -91,6 +91,11 @@ def _imported(kernel: str, target: str) -> Found:
     return found
 
 
+def bound(found: Found, given: Any, device: str) -> tuple[Call, list[str]]:
+    """The call of a recording (as `call_of`) or of a generator's item, and the configs without a recorded grid."""
+    return call_of(found, given, device) if isinstance(given, RecordedCall) else (targets.bind(found, given), [])
+
+
 def call_of(found: Found, recorded: RecordedCall, device: str) -> tuple[Call, list[str]]:
     """A call like the recorded one, and the configs (as text) that have no recorded grid.
 
@@ -115,10 +120,9 @@ def call_of(found: Found, recorded: RecordedCall, device: str) -> tuple[Call, li
 
 def _grid(found: Found, call: Call, recorded: RecordedCall) -> tuple[Any, list[str]]:
     target = found.tuner.tunable
-    names = {parameter.name for parameter in target.parameters}
     rebuilt, known, lost = grids.Rebuilt(recorded.grid, opaque.spell), [], []
     for config in found.tuner.chooser.candidates(call).values():
-        settings = {name: value for name, value in target.settings(config).items() if name in names}
+        settings = grids.settings(target, config)
         if rebuilt.has(settings):
             known.append(settings)
         else:

@@ -26,7 +26,6 @@ from autotuned.triton_compat import kernel
 from autotuned.tunable.call import Call
 
 FORMS = "a module (app.kernels), one kernel of it (app.kernels:matmul) or a file (kernels.py)"
-EXPECTED = f"expected {FORMS}"
 
 
 def texts(targets: Any, at_least: int = 1) -> list[str]:
@@ -83,6 +82,24 @@ def load(target: str) -> list[Found]:
     return found
 
 
+def find_kernel(name: str) -> Found:
+    """Import a kernel by its name `module.qualname`; TargetError if no module or kernel is found."""
+    parts = name.split(".")
+    missing: TargetError | None = None
+    for count in range(len(parts) - 1, 0, -1):
+        module, kernel = ".".join(parts[:count]), ".".join(parts[count:])
+        try:
+            found = load(f"{module}:{kernel}")
+        except TargetError as error:
+            missing = missing or error
+            if error.__cause__ is not None and not isinstance(error.__cause__, ModuleNotFoundError):
+                raise
+            continue
+        return found[0]
+    hint = "Give the module of a kernel with name= in targets=."
+    raise TargetError(f"kernel {name!r} cannot be imported ({missing or 'it names no module'}). {hint}", target=name)
+
+
 def tuned_objects(module: ModuleType) -> Iterator[Found]:
     """A module's tuned objects, each once."""
     seen: set[int] = set()
@@ -128,21 +145,24 @@ def _check_case(found: Found, case: Any) -> None:
 
 def _split(target: str) -> tuple[str, str]:
     """The module or file, and the kernel's name or ""."""
-    place, colon, kernel = target.rpartition(":")
-    if not colon or set(kernel) & set("/\\"):  # no colon, or one after a Windows drive
-        place, kernel = target, ""
+    place, kernel = _halves(target)
     is_file = place.endswith(".py")
     is_other = "." in place and Path(place).is_file()
     if not is_file and (is_other or set(place) & set("/\\") or not all(place.split("."))):
-        raise _error(target, f"{EXPECTED}.{_file_hint(place)}")
+        raise _error(target, f"expected {FORMS}.{_file_hint(place)}")
     return place, kernel
 
 
-def file_of(target: str) -> str:
-    """The file that a target names; "" for a module or a recording."""
+def _halves(target: str) -> tuple[str, str]:
+    """The text before and after the colon that precedes a kernel's name, if there is one."""
     place, colon, kernel = target.rpartition(":")
-    if not colon or set(kernel) & set("/\\"):
-        place = target
+    is_path = bool(set(kernel) & set("/\\"))  # the colon follows a Windows drive
+    return (place, kernel) if colon and not is_path else (target, "")
+
+
+def file_of(target: str) -> str:
+    """The file that a target names; "" for a module."""
+    place, _ = _halves(target)
     return place if place.endswith(".py") or set(place) & set("/\\") else ""
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from autotuned.binaries import writer as binary_files
 from autotuned.configfiles import lookup, shipped_rules, writer
 from autotuned.configfiles.file import ConfigFile, Entry, passed, rounded
-from autotuned.errors import TargetError
 from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.offline import targets
@@ -28,24 +27,6 @@ from autotuned.tunable.call import Call
 from autotuned.typed_json import Json, canonical
 
 RULE = "rule"
-
-
-def find_kernel(name: str) -> Found:
-    """Import a kernel by its name `module.qualname`; TargetError if no module or kernel is found."""
-    parts = name.split(".")
-    missing: TargetError | None = None
-    for count in range(len(parts) - 1, 0, -1):
-        module, kernel = ".".join(parts[:count]), ".".join(parts[count:])
-        try:
-            found = targets.load(f"{module}:{kernel}")
-        except TargetError as error:
-            missing = missing or error
-            if error.__cause__ is not None and not isinstance(error.__cause__, ModuleNotFoundError):
-                raise
-            continue
-        return found[0]
-    hint = "Give the module of a kernel with name= in targets=."
-    raise TargetError(f"kernel {name!r} cannot be imported ({missing or 'it names no module'}). {hint}", target=name)
 
 
 # -- whether the kernel still has the configs ------------------------------------------------------------------------

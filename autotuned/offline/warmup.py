@@ -80,10 +80,10 @@ def warmup(
     """
     device, files = tensors_on(use_device()), texts(files or (), 0)
     with explain.reading_once():  # for the nearest key of each untuned call
-        found = replay.load(Path(recording), files or ())
+        found = replay.load(Path(recording), files)
         result = WarmupResult([prepared(one, call, device) for one in found for call in one.calls])
     if binaries is not None:
-        result.binaries = build(binaries, [str(recording), *(files or ())], device)
+        result.binaries = build(binaries, [str(recording), *files], device)
     return result
 
 

@@ -31,6 +31,12 @@ def describe(grid: Any, arguments: Mapping[str, Any], configs: Sequence[Mapping[
     return {"configs": list(found), "sizes_of": list(found.values())}
 
 
+def settings(tunable: Any, config: Any) -> dict[str, Any]:
+    """The parameters of a kernel that a config sets, by which `describe` and `Rebuilt` find its grid."""
+    names = {parameter.name for parameter in tunable.parameters}
+    return {name: value for name, value in tunable.settings(config).items() if name in names}
+
+
 def _sizes(grid: Any) -> list[int]:
     return [int(size) for size in (grid if isinstance(grid, (tuple, list)) else (grid,))]
 

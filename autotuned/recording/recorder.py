@@ -223,8 +223,7 @@ def describe(chooser: Chooser, call: Call) -> RecordedCall:
         )
     described = arguments.describe({**{str(n): value for n, value in enumerate(call.args)}, **call.kwargs})
     configs = options.configs() if options.computed is None else list(options.computed(**call.arguments))
-    known = {parameter.name for parameter in tunable.parameters}
-    settings = [{n: v for n, v in tunable.settings(config).items() if n in known} for config in configs]
+    settings = [grids.settings(tunable, config) for config in configs]
     defaults = {p.name: p.default for p in tunable.parameters if p.default is not EMPTY}
     grid = grids.describe(call.grid, {**defaults, **call.arguments, **call.options}, settings, opaque.spell)
     return RecordedCall(name, _place_of(function), chooser.key(call), described, grid)

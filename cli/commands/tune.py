@@ -94,8 +94,10 @@ def tune(
     from autotuned.offline.tuning import tune  # imports the measuring part of the library
 
     if follow:
-        ray = executor != "local"
-        others = {"--out": out, "--binaries": binaries, "--force": force, "--budget": budget, "--executor": ray}
+        others = {
+            "--out": out, "--binaries": binaries, "--force": force, "--budget": budget, "--cover": cover,
+            "--executor": executor != "local", "--ray-address": ray_address,
+        }  # fmt: skip
         raise typer.Exit(following.follow(targets, others, devices, isolate, timeout, as_json, EXIT_INTERRUPTED))
     try:
         workers = bool(devices) or executor != "local" or isolates(isolate)

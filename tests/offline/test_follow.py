@@ -393,6 +393,8 @@ def test_the_example_is_tuned_while_it_serves(tmp_path):
         (["--follow", "app.kernels"], "expected one recording"),
         (["--follow", "a.jsonl", "b.jsonl"], "expected one recording"),
         (["--follow", "a.jsonl", "--force"], "expected without --force"),
+        (["--follow", "a.jsonl", "--cover", "M=1:64"], "expected without --cover"),
+        (["--follow", "a.jsonl", "--ray-address", "auto"], "expected without --ray-address"),
     ],
 )
 def test_usage(given, says):

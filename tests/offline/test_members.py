@@ -93,3 +93,9 @@ def record(digest: str) -> Any:
     from autotuned.store import listing
 
     return next(found for _, found in listing.all_records() if found.key.digest == digest)
+
+
+def test_a_call_of_size_zero_is_tuned_alone(write: Write) -> None:
+    text = SIZED.replace("(9, 33)", "(0,)")
+    [case] = run_json("tune", write_module(write, text))["cases"]
+    assert (case["status"], case["members"]) == ("done", None)

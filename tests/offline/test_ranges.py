@@ -86,7 +86,7 @@ def test_of_pretended_kernels_it_knows_more_than_a_grid_of_as_many() -> None:
             return relative(kernel.times(point[0], n, k))
 
         known = covered(measured, {"M": (1, 8192)})
-        grid = {(m,): measured((m,)) for m in ranges._spread(1, 8192, 45)}
+        grid = {(m,): measured((m,)) for m in ranges.spread(1, 8192, 45)}
         assert len(known) <= ranges.MOST <= len(grid)
         mine = []
         for m in sorted({round(1.046**step) for step in range(200)}):

@@ -148,7 +148,7 @@ def _refusal(target: str) -> str:
 
 @pytest.mark.parametrize("target", ["a..b", ".a", "", ":kernel", "some/folder", "a\\b"])
 def test_what_is_neither_module_nor_file_is_refused(target: str) -> None:
-    assert targets.EXPECTED in _refusal(target)
+    assert targets.FORMS in _refusal(target)
 
 
 def test_a_recording_of_another_suffix_is_no_module(write: Write) -> None:
@@ -291,3 +291,15 @@ def test_a_plain_callable_takes_no_grid(write: Write) -> None:
     write("mod_grid.py", TUNED)
     with pytest.raises(CallError, match="takes no grid"):
         targets.bind(targets.load("mod_grid:work")[0], {"args": (1,), "grid": (1,)})
+
+
+@pytest.mark.parametrize("name", ["nowhere.at_all.kernel", "json.dumps", "single"])
+def test_a_name_that_leads_nowhere_is_an_error(name: str) -> None:
+    with pytest.raises(TargetError, match="cannot be imported"):
+        targets.find_kernel(name)
+
+
+def test_a_module_that_fails_says_so(write: Write) -> None:
+    write("mod_broken.py", "1 / 0")
+    with pytest.raises(TargetError, match="ZeroDivisionError"):
+        targets.find_kernel("mod_broken.kernel")

@@ -125,11 +125,10 @@ def _with_the_program(checked: CheckResult, targets: Iterable[str], measure: boo
 def _kernels(checked: CheckResult, targets: Iterable[str]) -> Iterator[tuple[str, Found]]:
     """The files' kernels by name; one that cannot be imported is a fault."""
     from autotuned.offline import targets as modules
-    from autotuned.offline import verify
 
     known = {one.name: one for target in modules.texts(targets, 0) for one in modules.load(target)}
     for name in dict.fromkeys(file.kernel for _, file in checked.files):
         try:
-            yield name, known.get(name) or verify.find_kernel(name)
+            yield name, known.get(name) or modules.find_kernel(name)
         except TargetError as error:
             checked.faults += [Fault(str(path), str(error)) for path, file in checked.files if file.kernel == name]
