@@ -35,11 +35,11 @@ def run(options: Options, asked: Ranges, session: Session) -> TuneResult:
     result: TuneResult | None = None
     wanted: Wanted | None = ranges.first_wanted(asked)
     while wanted is not None:
-        left_s = None if options.budget_s is None else options.budget_s - (time.monotonic() - start)
-        if result is not None and left_s is not None and left_s <= 0:
+        left_s = options.left_s(start)
+        if result is not None and left_s == 0:
             break
         try:
-            found = session(replace(options, wanted=wanted, budget_s=left_s and max(left_s, 1e-9)))
+            found = session(replace(options, wanted=wanted, budget_s=None if left_s is None else max(left_s, 1e-9)))
         except BaseException as error:
             last = vars(error).get("result")
             vars(error)["result"] = _joined(result, last, options) if result and last else result or last
@@ -112,7 +112,7 @@ def _covered(result: TuneResult, names: Sequence[str], cut: bool) -> list[Covere
     found = []
     for (group, device), known in _groups(result, names).items():
         estimate, by = _best_estimate(known, names)
-        is_known = bool(known) and estimate.mean < float("inf")
+        is_known = bool(known) and estimate.mean < math.inf
         why = ENOUGH if is_known and estimate.is_enough else MANY if len(known) >= ranges.MOST else TIME if cut else ""
         mean, worst = (round(estimate.mean, 4), round(estimate.worst, 4)) if is_known else (None, None)
         why = why or (NO_MORE if known else NO_RECORDS)

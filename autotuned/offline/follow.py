@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,7 @@ class _Follower(Observer):
             of_key = found.setdefault(digest, call)
             if of_key is not call:  # another grid or alignment: the most frequent call is measured for all
                 most = max(of_key, call, key=lambda one: one.count)
-                found[digest] = _counted(most, of_key.count + call.count)
+                found[digest] = replace(most, count=of_key.count + call.count)
             self._digests[call.kernel, canonical(call.key.call)] = digest
         self._is_newer = self._is_newer or not found.keys() <= self._calls.keys()
         self._calls, self.status.strange = found, self._tail.strange
@@ -191,7 +191,7 @@ class _Follower(Observer):
         """The calls to measure, most expensive first, with microseconds in place of counts."""
         waiting = [call for digest, call in self._calls.items() if digest not in self._tried]
         with explain.reading_once():
-            timed = [_counted(call, max(1, round(call.count * duration_us(call)))) for call in waiting]
+            timed = [replace(call, count=max(1, round(call.count * duration_us(call)))) for call in waiting]
         return sorted(timed, key=lambda call: -call.count)
 
     # -- a turn --------------------------------------------------------------------------------------------------
@@ -284,10 +284,6 @@ class _Follower(Observer):
         status.share = sum(times[digest] for digest in chosen) / (sum(times.values()) or 1.0)
         status.seconds = now - self._start
         self._tell(status)
-
-
-def _counted(call: RecordedCall, count: int) -> RecordedCall:
-    return RecordedCall(call.kernel, call.target, call.key, call.arguments, call.grid, count)
 
 
 def duration_us(call: RecordedCall) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -55,6 +56,10 @@ class Options:
     def several(self) -> str:
         """The option that makes several processes measure, one per device, or ""."""
         return "devices" if self.devices is not None else "executor ray" if self.executor != "local" else ""
+
+    def left_s(self, start: float) -> float | None:
+        """Seconds left of the budget of a run that began at `start`, by the monotonic clock; None without a budget."""
+        return None if self.budget_s is None else max(0.0, start + self.budget_s - time.monotonic())
 
 
 @dataclass

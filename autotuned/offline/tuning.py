@@ -154,18 +154,13 @@ class InProcess:
             for case in self._cases:
                 if known:  # a range of sizes grows after its first round
                     self._observer.count(case.number, known if case.number < known else 0)
-                left_s = self._left_s()
+                left_s = self._options.left_s(self._start)
                 measured = self._measurer.measure(case, left_s and left_s * share(case.count, open_count))
                 self._take(measured)
                 open_count -= case.count
         except KeyboardInterrupt:
             self._result.interrupted = True
             self._result.cases += filter(None, [self._measurer.cut_off])
-
-    def _left_s(self) -> float | None:
-        """Seconds left of the budget; None without one."""
-        budget_s = self._options.budget_s
-        return None if budget_s is None else max(0.0, self._start + budget_s - time.monotonic())
 
     def _take(self, measured: MeasuredCase) -> None:
         if self._options.out is not None and measured.key is not None and measured.entry is not None:

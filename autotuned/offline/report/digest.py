@@ -54,8 +54,7 @@ def _of_process_and_disk() -> Iterator[tuple[str, str, str]]:
 def _of_files(paths: PathLike | Iterable[PathLike]) -> Iterator[tuple[str, str, str]]:
     for path in exchange.files_in(paths):
         file, faults = exchange.read(path)
-        grave = [fault for fault in faults if not fault.harmless]
-        if file is None or grave:
-            raise ConfigFileError(str(grave[0]) if grave else f"{path} cannot be read.", path=str(path))
-        for key, entry in file.entries():
+        if grave := [fault for fault in faults if not fault.harmless]:
+            raise ConfigFileError(str(grave[0]), path=str(path))
+        for key, entry in file.entries() if file is not None else ():
             yield key.kernel, key.digest, entry.identity

@@ -150,7 +150,7 @@ class Pool:
             self._hand_out(slot, queue)
 
     def _hand_out(self, slot: Slot, queue: Queue) -> None:
-        left_s = self._left_s()
+        left_s = self._options.left_s(self._start)
         if left_s == 0:
             self._skip(queue.drop(), queue, "skipped", "the budget is used up")
             return
@@ -183,10 +183,6 @@ class Pool:
     def _skip(self, cases: Sequence[QueuedCase], queue: Queue, status: str, why: str) -> None:
         for case in cases:
             queue.results[case.number] = {**case.result, "status": status, "reason": why}
-
-    def _left_s(self) -> float | None:
-        budget_s = self._options.budget_s
-        return None if budget_s is None else max(0.0, self._start + budget_s - time.monotonic())
 
     # -- messages of processes -----------------------------------------------------------------------------------
 
