@@ -55,7 +55,7 @@ class Audit:
     @property
     def entries(self) -> int:
         """How many entries could be read."""
-        return sum(len(group.entries) for _, file in self.files for group in file.groups())
+        return sum(file.count for _, file in self.files)
 
 
 def _lost(file: ConfigFile, path: Path, folder: Path | None) -> Iterator[str]:

@@ -58,8 +58,7 @@ class LazyFile(ConfigFile):
     """A config file with unread entries and rules until `complete` is called; `whole` reads all of it."""
 
     # Read, or set, once the whole file is.
-    _groups, _rule_places = _completed("_groups"), _completed("_rule_places")
-    rules, ends = _completed("rules"), _completed("ends")
+    _groups, _rules, ends = _completed("_groups"), _completed("_rules"), _completed("ends")
 
     def __init__(self, head: ConfigFile, unread: Unread, whole: Callable[[], ConfigFile]) -> None:
         self._unread: Unread | None = unread
@@ -155,14 +154,12 @@ class Unread:
     def of_call(self, call: Json) -> list[tuple[Json, Entry]]:
         """The entries for a call, each with its context; ValueError if one is faulty."""
         found: dict[int, Entry] = {}
-        text, wanted = self._text, f"{_ENTRY}{line(call)}, "
-        at = text.find(wanted)
-        while at >= 0:
+        wanted = f"{_ENTRY}{line(call)}, "
+        for at in self._places(wanted):
             group = bisect.bisect(self._ends, at)
             if group in found:
                 raise OtherLayoutError  # one of them is a fault
             found[group] = self._known.get(at + 1) or self._entry_of(call, at, at + len(wanted))
-            at = text.find(wanted, at + 1)
         return [(self._contexts[group], entry) for group, entry in found.items()]
 
     def names(self, digest: str) -> bool:
@@ -173,7 +170,7 @@ class Unread:
         return any(digest in self._entry(at).binaries for at in lines)
 
     def _places(self, wanted: str) -> Iterator[int]:
-        """Where this text is."""
+        """The positions of a text."""
         at = self._text.find(wanted)
         while at >= 0:
             yield at

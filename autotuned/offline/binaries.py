@@ -81,7 +81,7 @@ class _File:
         config, faults = exchange.read(self._path)
         if config is None:
             return BuiltFile(str(self._path), "", 0, missing=[str(fault) for fault in faults])
-        result = BuiltFile(str(self._path), config.kernel, sum(1 for _ in config.entries()))
+        result = BuiltFile(str(self._path), config.kernel, config.count)
         try:
             self._build(config, result)
         except AutotunedError as error:

@@ -15,7 +15,7 @@ from autotuned import env
 from autotuned.configfiles import exchange, writer
 from autotuned.configfiles.entry import Entry
 from autotuned.configfiles.exchange import PathLike
-from autotuned.configfiles.file import Fault, entry_of, rounded, split_context
+from autotuned.configfiles.file import Fault, entry_of, grave, rounded, split_context
 from autotuned.configfiles.policy import share
 from autotuned.errors import ConfigFileError, refused
 from autotuned.key.key import Key
@@ -180,7 +180,7 @@ class _Known:
                 self._note(_Call(found.key, entry_of(found), found if found.timings else None))
             return
         file, faults = exchange.read(path)
-        self._faults += [fault for fault in faults if not fault.harmless]
+        self._faults += grave(faults)
         for key, entry in file.entries() if file is not None else ():
             here = look_up(key)[0]
             self._note(_Call(key, entry, here if here is not None and here.winner and here.timings else None))

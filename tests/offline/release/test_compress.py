@@ -145,9 +145,9 @@ def test_a_second_time_changes_nothing_and_fewer_calls_take_no_rule_out(tmp_path
     file = configfile.parse(Path(path).read_text(), path)
     [(context, rule)] = file.rules
     file.set_rule(context, rule.name, None, 79)
-    assert file.rules == [(context, rule)]
+    assert file.rules == file.rules_of(rule.rest) == [(context, rule)]
     file.set_rule(context, rule.name, None, 80)
-    assert file.rules == []
+    assert file.rules == file.rules_of(rule.rest) == []
 
 
 @pytest.mark.parametrize(
