@@ -217,7 +217,7 @@ class _Follower(Observer):
         with disk.temporary_folder() as folder:
             writer = Writer(folder / "calls.jsonl")
             for call in waiting:
-                writer.call(call, call.identity)
+                writer.call(call)
             writer.close()
             return measured([str(folder / "calls.jsonl"), *self._files], self._options, self)
 

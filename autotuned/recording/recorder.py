@@ -182,7 +182,7 @@ class Recorder:
         with self._lock:
             counter = self._counters.get(identity)
             if counter is None:
-                self._writer.call(recorded, identity)
+                self._writer.call(recorded)
                 counter = self._counters[identity] = Counter(identity)
             else:
                 counter.total += 1
