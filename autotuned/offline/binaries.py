@@ -21,11 +21,9 @@ from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import opaque
 from autotuned.key.key import call_part
 from autotuned.offline import cases, replay, targets
-from autotuned.offline.replay import Replayed
 from autotuned.offline.results import BuildResult, BuiltFile
 from autotuned.offline.shapes_only import shapes_only
 from autotuned.offline.targets import Found
-from autotuned.recording.file import SUFFIX
 from autotuned.search.compiling import parallelism
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat import specialization
@@ -61,11 +59,9 @@ def build(
 
 
 def _given(given: Sequence[str]) -> dict[str, list[Found]]:
-    imported = [target for target in given if not target.endswith(SUFFIX)]
-    found: list[Found] = [one for target in imported for one in targets.load(target)]
-    found += [one for target in given if target.endswith(SUFFIX) for one in replay.load(Path(target), imported)]
+    recorded, imported = cases.load_all(given)
     known: dict[str, list[Found]] = {}
-    for one in found:
+    for one in [*imported, *recorded]:
         known.setdefault(one.name, []).append(one)
     return known
 
@@ -158,21 +154,14 @@ class _File:
 
     def _calls(self, one: Found) -> Iterator[tuple[Call | None, str]]:
         """The known calls of a kernel, or the reason why one cannot be created."""
-        if isinstance(one, Replayed):
-            yield from (self._tried(one, recorded) for recorded in one.calls)
-            return
-        for generator in one.tuned.cases:
+        for case in cases.of(one, self._device):
+            call, fault = None, case.error
             try:
-                for given in generator(self._device):
-                    yield self._tried(one, given)
-            except Exception as error:  # the user's code
-                yield None, f"{getattr(generator, '__name__', 'its cases')}: {cases.reason(error)}"
-
-    def _tried(self, one: Found, given: Any) -> tuple[Call | None, str]:
-        try:
-            return replay.bound(one, given, self._device)[0], ""
-        except Exception as error:
-            return None, cases.reason(error)
+                if not fault:
+                    call, _ = replay.bound(one, case.given, self._device)
+            except Exception as error:
+                fault = cases.reason(error)
+            yield call, fault
 
 
 def _entries(one: Found, call: Call, groups: Sequence[tuple[str, Any]]) -> Iterator[tuple[tuple[str, str], Entry]]:

@@ -249,9 +249,9 @@ def _gives(name: str, path: Path) -> bool:
 
 def _load_file(path: Path) -> ModuleType:
     name = naming.BY_PATH_PREFIX + path.stem
-    loaded = sys.modules.get(name)
-    if loaded is not None and loaded.__file__ == str(path):
-        return loaded
+    there = sys.modules.get(name)
+    if there is not None and there.__file__ == str(path):
+        return there
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # a file that ends in .py always has a loader
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

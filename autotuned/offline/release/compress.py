@@ -182,8 +182,7 @@ class _Known:
         file, faults = exchange.read(path)
         self._faults += grave(faults)
         for key, entry in file.entries() if file is not None else ():
-            here = look_up(key)[0]
-            self._note(_Call(key, entry, here if here is not None and here.winner and here.timings else None))
+            self._note(_Call(key, entry, _timed(key)))
 
     def _note(self, call: _Call) -> None:
         before = self.calls.get(call.key)
@@ -192,8 +191,7 @@ class _Known:
 
     def refresh(self, key: Key) -> None:
         """Read the record of a call again."""
-        here = look_up(key)[0]
-        if here is not None and here.winner is not None and here.timings:
+        if (here := _timed(key)) is not None:
             self.calls[key] = _Call(key, entry_of(here), here)
 
     def groups(self) -> Iterator[list[_Call]]:
@@ -202,6 +200,12 @@ class _Known:
         for key in sorted(self.calls, key=lambda key: key.text):
             found.setdefault((key.kernel, canonical(key.context)), []).append(self.calls[key])
         yield from (found[name] for name in sorted(found))
+
+
+def _timed(key: Key) -> TuningRecord | None:
+    """The user's record of a call, if it has a choice and times."""
+    here = look_up(key)[0]
+    return here if here is not None and here.winner and here.timings else None
 
 
 def _measure_missing(known: _Known, targets: str | Iterable[str]) -> None:
