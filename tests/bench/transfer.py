@@ -53,10 +53,11 @@ def losses(records: list[TuningRecord], axis: str, band: tuple[bool, float, floa
 
 
 def loss(record: TuningRecord, neighbour: TuningRecord) -> Loss:
-    """The loss of a call with another call's choice, and with the first config of its list."""
+    """The loss of a call with another call's choice, and with the untuned config: timings are not in the list's order."""
     best = min(timing.median_us for timing in record.timings if timing.usable)
     assert neighbour.winner is not None
-    return Loss(ratio(record.timing_of(neighbour.winner), best), ratio(record.timings[0], best))
+    untuned = next((timing for timing in record.timings if timing.identity == record.untuned), None)
+    return Loss(ratio(record.timing_of(neighbour.winner), best), ratio(untuned, best))
 
 
 def ratio(timing: Timing | None, best_us: float) -> float:

@@ -45,6 +45,6 @@ python3 -P tests/support/add_rules.py "$results/rules" "$results/configs"
 command_line check "$results/configs" --import
 if [ -z "${TUNE_ON_CPU:-}" ]; then
   cp -r "$results/configs"/*/ configs/
-  git diff --stat -- configs || true
+  git diff --stat -- configs 2> /dev/null || true
 fi
 echo "== compressed"

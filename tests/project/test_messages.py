@@ -96,6 +96,7 @@ REVIEWED = {
         "`{}`: configs: the callable returned none for this call; return at least one.",
     ],
     "a part of a message, which its maker completes": [
+        "expected {}.{}",
         "`{}`: check: {}.",
         "Space: {}{}{}",
         "`{}`: do_bench for {}: {}",
