@@ -13,7 +13,7 @@ from autotuned.configfiles.file import Entry
 from autotuned.errors import DeviceLostError, TargetError
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
-from autotuned.offline import replay
+from autotuned.offline import replay, targets
 from autotuned.offline.cases import Case, Cases, reason
 from autotuned.offline.device import tensors_on
 from autotuned.offline.members import Members
@@ -137,7 +137,9 @@ class Measurer:
 
     def _bound(self, found: Found, given: Any) -> tuple[Call, list[str]]:
         """The call, and the configs that it cannot be launched with."""
-        call, excluded = replay.bound(found, given, tensors_on(self._device))
+        if not isinstance(given, RecordedCall):
+            return targets.bind(found, given), []
+        call, excluded = replay.call_of(found, given, tensors_on(self._device))
         if excluded and found.name not in self._outdated:  # once per kernel
             self._outdated.add(found.name)
             which = "config is" if len(excluded) == 1 else "configs are"
