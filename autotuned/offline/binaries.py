@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -16,6 +15,7 @@ from autotuned.binaries import writer
 from autotuned.binaries.build import Builder, Built, Wanted
 from autotuned.binaries.serve import Server
 from autotuned.configfiles import exchange, policy
+from autotuned.configfiles.exchange import PathLike
 from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import opaque
@@ -32,11 +32,7 @@ from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import canonical
 
 
-def build(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    given: Sequence[str] = (),
-    device: str | None = None,
-) -> BuildResult:
+def build(paths: PathLike | Iterable[PathLike], given: Sequence[str] = (), device: str | None = None) -> BuildResult:
     """Compile the kernels that config files need, and write them next to the files.
 
     The calls (cases of the kernels, and recordings) determine the specializations, and the config file the

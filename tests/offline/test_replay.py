@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 import torch
 
 import autotuned
+from autotuned.errors import CallError
 from autotuned.offline import replay, results, tuning
 from autotuned.offline.measure import Measurer
 from autotuned.recording import file
@@ -64,6 +65,19 @@ def recorded(write, tmp_path):
                 x, index, out = torch.randn(8), torch.randint(0, 8, (n,)), torch.empty(n)
                 shop.gather[lambda meta, n=n: (triton_cdiv(n, meta["BLOCK"]),)](x, index, out, n)
     return tmp_path / "calls.jsonl"
+
+
+@pytest.mark.parametrize("grid", [3, ([3],)], ids=repr)
+def test_an_invalid_grid_of_a_bound_call_is_refused_as_without_a_recording(recorded, tmp_path, grid):
+    import shop
+
+    arguments = torch.randn(8), torch.randint(0, 8, (40,)), torch.empty(40), 40
+    with autotuned.record(tmp_path / "more.jsonl"), autotuned.mode("off"):
+        for _ in range(2):
+            shop.gather[(3,)](*arguments)
+        with pytest.raises(CallError, match="expected a tuple of 1 to 3 integers"):
+            shop.gather[grid](*arguments)
+    assert [call.count for call in file.read(tmp_path / "more.jsonl")] == [2]
 
 
 def triton_cdiv(a, b):

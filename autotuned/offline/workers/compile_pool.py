@@ -119,7 +119,8 @@ class Compilers:
             return None
         if answer is None:
             raise self._why(self._dispose(worker), time.monotonic() - start)
-        self._put_back(worker)
+        with self._guard:
+            self._idle.append(worker)
         return self._told(kernel, *answer)
 
     def missed(self, kernel: str) -> None:
@@ -187,10 +188,6 @@ class Compilers:
         finally:
             theirs.close()
         return _Worker(pid, Connection(mine.detach()))
-
-    def _put_back(self, worker: _Worker) -> None:
-        with self._guard:
-            self._idle.append(worker)
 
     def _dispose(self, worker: _Worker) -> int:
         """Kill a worker and its children; returns its exit code as `os.waitstatus_to_exitcode` does."""

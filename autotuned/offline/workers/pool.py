@@ -10,7 +10,7 @@ from autotuned.configfiles.entry import Entry, load_entry
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
 from autotuned.offline.cases import share
-from autotuned.offline.results import INTERRUPTED, CaseResult, Observer, Options, TuneResult
+from autotuned.offline.results import INTERRUPTED, OUT_OF_TIME, CaseResult, Observer, Options, TuneResult
 from autotuned.offline.workers import process
 from autotuned.offline.workers.interrupts import Interrupts
 from autotuned.offline.workers.process import Ending
@@ -152,7 +152,7 @@ class Pool:
     def _hand_out(self, slot: Slot, queue: Queue) -> None:
         left_s = self._options.left_s(self._start)
         if left_s == 0:
-            self._skip(queue.drop(), queue, "skipped", "the budget is used up")
+            self._skip(queue.drop(), queue, "skipped", OUT_OF_TIME)
             return
         open_count = queue.open_count
         slot.case = case = queue.take(slot.name, {other.name for other in self._like(slot)})
