@@ -58,7 +58,7 @@ class Audit:
 
 
 def _lost(file: ConfigFile, path: Path, folder: Path | None) -> Iterator[str]:
-    """Entries that a look-up would miss, by the look-up itself, or by the file alone if its folder is unknown."""
+    """Entries that no look-up finds; if the folder is unknown, only the file itself is asked."""
     if folder is not None and path.parent == folder and folder.name == file.device.slug:
         folder = folder.parent  # the folder of a device, given by itself
     place = path if folder is None else writer.path_of(file.kernel, file.device, folder)

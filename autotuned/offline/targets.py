@@ -64,7 +64,7 @@ def load(target: str) -> list[Found]:
 
     Modules can be imported from the current folder, as with `python -m`. A file is imported under its dotted name, with
     the folder of its top-level package on the path, so that a kernel has the name and key that it has in a program. If
-    another module has that name (`math.py`), the file gets a name of its own.
+    another module has that name (`math.py`), the file gets another one.
 
     Args:
         target: `pkg.module`, `pkg.module:kernel`, `path/to/file.py` or `path/to/file.py:kernel`.

@@ -132,7 +132,7 @@ class Contest:
 
 
 class Offered(NamedTuple):
-    """The choice of config files for a call: the config's identity, its file, and its own call if another."""
+    """The choice of config files for a call: the config's identity, its file, and `near` as in `Contest`."""
 
     identity: str
     path: str

@@ -51,7 +51,7 @@ class Sender:
         importlib.import_module("concurrent.futures.thread")  # clients would import it too late, at interpreter exit
         self._place = place(url, **env.store_settings())
         refuse_reader(self._place)
-        self.path = layout.root() / RECORDINGS / f"{outbox.salted(self._place.identity)}.jsonl"
+        self.path = layout.root() / RECORDINGS / f"{outbox.salted(self._place.identity)}{file.SUFFIX}"
         self._sent: Any = None
         self._backend: Any = None
         self._due = time.monotonic() + SEND_S

@@ -115,10 +115,10 @@ class Pool:
 
     def _abandon_rest(self) -> None:
         """Fail the cases of kinds without a device; AutotunedError if a kind's cases are unknown."""
-        unsaid = [model for model in self._open_models() if not self._abandon(model)]
-        if unsaid:
+        unknown = [model for model in self._open_models() if not self._abandon(model)]
+        if unknown:
             raise AutotunedError(
-                f"expected all cases for {', '.join(unsaid)}, got those above: the last device of this kind was given "
+                f"expected all cases for {', '.join(unknown)}, got those above: the last device of this kind was given "
                 "up before it had listed the others. Run the same command again to continue."
             )
 
