@@ -125,7 +125,7 @@ class Cases:
         sizes = wanted.sizes(tuple(point))
         sized = functools.partial(generator, **sizes)
         sized.__name__ = getattr(generator, "__name__", "its cases")  # type: ignore[attr-defined]
-        for index, case in enumerate(_generated(found, sized, self._device)):
+        for index, case in enumerate(generated(found, sized, self._device)):
             group = f"{name}.{index}"
             if wanted.holds(group, tuple(point)):
                 yield replace(case, sizes=sizes, group=group)
@@ -135,14 +135,14 @@ def of(found: Found, device: str) -> Iterator[Case]:
     """A kernel's recorded calls, or the cases of its generators."""
     if not isinstance(found, Replayed):
         for generator in found.tuned.cases:
-            yield from _generated(found, generator, device)
+            yield from generated(found, generator, device)
     elif found.reason:
         yield Case(found, error=found.reason, count=found.count)
     else:
         yield from (Case(found, call, count=call.count) for call in found.calls)
 
 
-def _generated(found: Found, generator: CaseGenerator, device: str) -> Iterator[Case]:
+def generated(found: Found, generator: CaseGenerator, device: str) -> Iterator[Case]:
     """A generator's cases; an exception in it becomes a case with an error."""
     try:
         for given in generator(device):
