@@ -360,6 +360,9 @@ class _Reader:
         return self._file, self._faults
 
 
+_MARKS = "<<<<<<<", "=======", ">>>>>>>"  # with which git marks a conflict
+
+
 def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFile | None, list[Fault]]:
     """Read a broken file line by line, as `ConfigFile.dump` writes them."""
     broken = Fault(path, _reason(error), getattr(error, "lineno", None))
@@ -375,18 +378,20 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
     in_rules = False
     for number, line in enumerate(map(str.strip, lines), 1):
         if line.startswith('"rules":'):
+            in_rules = True
             reader.fault(
                 "rules cannot be read line by line. They are left out; `autotuned compress` rewrites them.", number
             )
-        in_rules = line.startswith('"rules":') or (in_rules and not line.startswith('"groups":'))
+        elif line.startswith('"groups":'):
+            in_rules = False
         try:
-            if in_rules and not line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
+            if in_rules and not line.startswith(_MARKS):
                 continue
             if line.startswith('{"context":'):
                 context = typed(disk.parse_json(line.removesuffix("[") + "[]}")["context"], dict, "context")
             elif line.startswith('{"call":'):
                 reader.entry(typed(context, dict, "context"), disk.first_json(line), "entry", number)
-            elif line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
+            elif line.startswith(_MARKS):
                 reader.fault("git's mark of a conflict.", number)
         except (ValueError, TypeError) as cause:
             context = None if line.startswith('{"context":') else context

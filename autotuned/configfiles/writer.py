@@ -100,11 +100,11 @@ def take_out(keys: Sequence[Key], path: Path) -> ConfigFile | None:
         if file is not None and there:
             for key in there:
                 file.remove(key)
-            if not file.groups() and not file.rules:
+            if file.count or file.rules:
+                write_to(path, file)
+            else:
                 path.unlink()
                 file = None
-            else:
-                write_to(path, file)
     lookup.forget_files()
     return file
 

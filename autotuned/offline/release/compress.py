@@ -250,12 +250,12 @@ def _scaled(timing: Timing, factor: float) -> Timing:
 
 
 def _compress(calls: Sequence[_Call], within: float, most: int | None, result: CompressResult, out: Path) -> None:
-    timed = [call for call in calls if call.times]
-    result.left += [Left(call.key, "it has no times: tune it here") for call in calls if not call.times]
+    timed, untimed = [call for call in calls if call.times], [call for call in calls if not call.times]
+    result.left += [Left(call.key, "it has no times: tune it here") for call in untimed]
     whole = Table((), [()] * len(timed), [call.times for call in timed])
     chosen = cover.fewest(whole.losses, within, most)
     names = [whole.configs[place] for place in chosen.configs]
-    entries = [(call.key, call.entry) for call in calls if not call.times]
+    entries = [(call.key, call.entry) for call in untimed]
     held = set(chosen.held)
     worst = 0.0
     for row, call in enumerate(timed):
@@ -266,12 +266,11 @@ def _compress(calls: Sequence[_Call], within: float, most: int | None, result: C
         else:
             entries.append((call.key, call.entry))
             result.left.append(Left(call.key, f"none of the {len(names)} configs is within {within:.1%} of its best"))
-    processors = calls[0].key.context["device"]["sm_count"]
-    found = tables(((call.key.call, call.times) for call in timed), processors)
+    key = calls[0].key
+    found = tables(((call.key.call, call.times) for call in timed), key.context["device"]["sm_count"])
     among = names if most else None
     fits = [(fit(table, within, most, among), [timed[number] for number in numbers]) for table, numbers in found]
     before = len({call.entry.identity for call in timed})
-    key = calls[0].key
     forms = tuple(map(json.loads, names))
     made = tuple(one for one, _ in fits)
     result.kernels.append(

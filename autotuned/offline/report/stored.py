@@ -178,8 +178,8 @@ def choices_in(path: Path) -> Iterator[Stored]:
     if listing.is_store(path):
         found = _records(listing.all_records(quietly=True, store=path))
     else:
-        files = ((str(name), exchange.read(name)[0]) for name in exchange.files_in(path))
-        found = _entries((name, key, entry) for name, file in files if file for key, entry in file.entries())
+        files = exchange.readable(path, [])
+        found = _entries((str(name), key, entry) for name, file in files for key, entry in file.entries())
     return in_order(_first(found))
 
 
