@@ -70,13 +70,15 @@ class Cases:
     def __init__(
         self, found: Sequence[Found], device: str, wanted: Wanted | None = None, by_count: bool = False
     ) -> None:
-        self._found, self._device, self._wanted, self._by_count = found, tensors_on(device), wanted, by_count
+        self._device, self._wanted, self._by_count = tensors_on(device), wanted, by_count
+        self._replayed = [one for one in found if isinstance(one, Replayed)]
+        self._imported = [one for one in found if not isinstance(one, Replayed)]
         if wanted is not None:
-            _refuse_without_sizes(found, wanted.names)
+            _refuse_without_sizes(self._imported, wanted.names)
         self._going: Iterator[Case] = iter(())
         self._next = 0
-        self.without_cases = [one.name for one in found if not isinstance(one, Replayed) and not one.tuned.cases]
-        self.recorded_count = sum(one.count for one in found if isinstance(one, Replayed))
+        self.without_cases = [one.name for one in self._imported if not one.tuned.cases]
+        self.recorded_count = sum(one.count for one in self._replayed)
 
     def counted(self, limit_s: float = 2.0) -> int:
         """Their number; 0 if iterating, which creates the tensors, takes longer than the limit."""
@@ -105,15 +107,14 @@ class Cases:
         return None
 
     def _all(self) -> Iterator[Case]:
-        recorded = [case for found in self._found if isinstance(found, Replayed) for case in of(found, self._device)]
+        recorded = [case for found in self._replayed for case in of(found, self._device)]
         yield from sorted(recorded, key=lambda case: -case.count) if self._by_count else recorded
-        for found in self._found:
-            if not isinstance(found, Replayed):
-                yield from of(found, self._device)
+        for found in self._imported:
+            yield from of(found, self._device)
 
     def _sized(self, wanted: Wanted) -> Iterator[Case]:
         """The cases of all wanted points, from generators that take these sizes."""
-        for found in self._found:
+        for found in self._imported:
             for place, generator in enumerate(found.tuned.cases):
                 if takes(generator, wanted.names):
                     for point in wanted.points:
@@ -159,7 +160,7 @@ def takes(generator: CaseGenerator, names: Iterable[str]) -> bool:
 
 def _refuse_without_sizes(found: Sequence[Found], names: Sequence[str]) -> None:
     """Raises OptionError if no generator takes the sizes."""
-    generators = [one for each in found if not isinstance(each, Replayed) for one in each.tuned.cases]
+    generators = [one for each in found for one in each.tuned.cases]
     if any(takes(one, names) for one in generators):
         return
     have = "; ".join(f"{getattr(one, '__name__', 'one')}{inspect.signature(one)}" for one in generators[:4])

@@ -15,8 +15,9 @@ import torch
 
 import autotuned
 from autotuned.errors import CallError
-from autotuned.offline import replay, results, tuning
+from autotuned.offline import cases, replay, results, tuning
 from autotuned.offline.measure import Measurer
+from autotuned.offline.workers import compile_server
 from autotuned.recording import file
 from autotuned.resolve import explain
 
@@ -259,3 +260,10 @@ def test_a_recorded_call_without_a_device_is_no_call(recorded, context):
     done = CliRunner().invoke(app, ["report", "--calls", str(recorded)])
     assert done.exit_code == 1 and "nothing is tuned" in done.output and "KeyError" not in done.output
     assert len(run("list", "--missing", "--calls", str(recorded))["missing"]) == 1
+
+
+def test_compile_workers_know_the_other_kernels_of_a_recording_if_one_is_gone(recorded):
+    text = recorded.read_text()
+    recorded.write_text(text + text.replace("shop:gather", "gone:gather").replace('"id": "', '"id": "f'))
+    assert [found.tuned is None for found in cases.load([str(recorded)])] == [False, True]
+    assert compile_server._kernels([str(recorded)]).keys() <= {"shop.gather"}
