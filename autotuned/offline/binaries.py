@@ -67,6 +67,7 @@ class _File:
 
     def __init__(self, path: Path, known: dict[str, list[Found]], device: str) -> None:
         self._path, self._known, self._device = path, known, device
+        self._seen: set[tuple[tuple[str, str], str]] = set()  # an entry's context and call, and a specialization
 
     def build(self) -> BuiltFile:
         """Build and write; `missing` in the result lists what could not be built."""
@@ -134,7 +135,6 @@ class _File:
         groups, builder = writer.matching(config, context), Builder(server)
         if not groups:
             result.missing.append(_no_group(config, context))
-        seen: set[tuple[tuple[str, str], str]] = set()
         for call, fault in self._calls(one) if groups else ():
             if call is None:
                 result.missing.append(fault)
@@ -142,8 +142,8 @@ class _File:
             for at, entry in _entries(one, call, groups):
                 try:
                     for each in builder.wanted(call, _live(one, call, entry), code):
-                        if (at, each.form.text) not in seen:
-                            seen.add((at, each.form.text))
+                        if (at, each.form.text) not in self._seen:
+                            self._seen.add((at, each.form.text))
                             yield at, each
                 except Exception as error:  # from pruners, heuristics or Triton
                     result.missing.append(cases.reason(error))

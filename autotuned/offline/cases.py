@@ -27,20 +27,19 @@ def load(targets: Sequence[str]) -> list[Found]:
     """The tuned objects of the targets, each once; TargetError if a target cannot be loaded, or no kernel has cases."""
     recorded, imported = load_all(targets)
     replayed = {id(one.tuned) for one in recorded}
-    found = {id(one.tuned): one for one in imported}
     # Recorded kernels need no cases: a file may be given only because a recording names it.
-    found = {place: one for place, one in found.items() if one.tuned.cases or place not in replayed}
-    if not recorded and not any(one.tuned.cases for one in found.values()):
-        names = ", ".join(one.name for one in found.values())
+    found = [one for one in imported if one.tuned.cases or id(one.tuned) not in replayed]
+    if not recorded and not any(one.tuned.cases for one in found):
+        names = ", ".join(one.name for one in found)
         raise TargetError(f"there is nothing to measure: no cases for {names}. {HINT}", target=targets[0])
-    return [*recorded, *found.values()]
+    return [*recorded, *found]
 
 
 def load_all(targets: Sequence[str]) -> tuple[list[Replayed], list[Found]]:
-    """The kernels of the recordings among the targets, and the tuned objects of the other targets."""
+    """The kernels of the recordings among the targets, and the tuned objects of the other targets, each once."""
     imported = [target for target in targets if not target.endswith(SUFFIX)]
     recorded = [one for target in targets if target.endswith(SUFFIX) for one in replay.load(Path(target), imported)]
-    return recorded, [one for target in imported for one in modules.load(target)]
+    return recorded, list({id(one.tuned): one for target in imported for one in modules.load(target)}.values())
 
 
 @dataclass(frozen=True)
