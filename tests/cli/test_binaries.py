@@ -63,6 +63,11 @@ def test_gc_removes_what_no_entry_names_beside_config_files(tmp_path):
     assert "no entry names" in " ".join(run("gc", "--binaries", tmp_path, "--max-age", "1d", code=2).stderr.split())
 
 
+def test_gc_refuses_a_folder_that_is_not_there(tmp_path):
+    said = " ".join(run("gc", "--binaries", tmp_path / "typo", code=2).stderr.split())
+    assert f"invalid value for --binaries: expected an existing folder, found none at {tmp_path}/typo" in said
+
+
 def test_gc_leaves_what_it_cannot_read_beside_config_files(tmp_path):
     path = ship(tmp_path, named=[])
     path.with_suffix(".bin").write_bytes(content := b"autotuned-binaries 1 9 nothing")

@@ -15,7 +15,6 @@ from autotuned.binaries import merge
 from autotuned.configfiles import exchange, writer
 from autotuned.configfiles.file import Fault
 from autotuned.errors import StoreError
-from autotuned.offline.report import stored
 from autotuned.recording import file as calls
 from autotuned.recording import sending
 from autotuned.remote import client
@@ -87,7 +86,7 @@ def in_place(url: str, heads: bool = False) -> Iterator[None]:
         StoreError: The store cannot be read, or does not exist.
     """
     at, backend = existing(url)
-    with disk.temporary_folder() as folder, env.cache_dir_set(folder), stored.of_store():
+    with disk.temporary_folder() as folder, env.cache_dir_set(folder), layout.copy_of(at.words):
         with _said(at):
             there = dict(_sized(at, backend) if heads else _copied(at, backend))
         yield

@@ -122,4 +122,4 @@ def report(
 def _nothing(kernel: str | None) -> KernelNameError:
     if kernel is not None:
         listing.named(stored.kernels(), kernel)
-    return KernelNameError(f"nothing is tuned in {layout.root()}, nor in config files: tune something first.", name="")
+    return KernelNameError(f"nothing is tuned in {layout.named()}, nor in config files: tune something first.", name="")

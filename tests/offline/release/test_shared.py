@@ -97,6 +97,24 @@ def test_gc_bounds_the_store_and_leaves_the_users_alone(url: str) -> None:
     assert records.read_of(make_key(3)) is not None
 
 
+def test_results_name_the_store_and_not_the_copy_of_it(url: str, tmp_path: Path) -> None:
+    sent(url, 1)
+    assert f"; left in {url}: 1 record " in run("gc", "--store", url).stdout
+    assert json.loads(run("gc", "--store", url, "--json").stdout)["cache"] == url
+    listed = json.loads(run("list", "--store", url, "--json").stdout)
+    assert (listed["cache"], listed["choices"][0]["path"]) == (url, None)
+    run("gc", "--store", url, "--max-size", "0")
+    assert run("list", "--store", url).stdout == f"Nothing is stored in {url}.\n"
+    assert f"error: nothing is tuned in {url}, " in run("report", "--store", url, code=1).stderr
+    assert json.loads(run("gc", "--json").stdout)["cache"] == str(layout.root())
+
+
+def test_a_shared_store_has_no_folder_of_binaries(url: str, tmp_path: Path) -> None:
+    sent(url, 1)
+    done = run("gc", "--store", url, "--binaries", tmp_path, code=2)
+    assert "--binaries: expected without --store" in done.stderr
+
+
 def test_gc_removes_old_recordings_and_a_server_forgets_them(
     url: str, tmp_path: Path, redis_store: tuple[str, Any]
 ) -> None:
