@@ -80,6 +80,13 @@ def test_tune_wants_a_folder_for_them():
         tune("autotuned.kernels.numpy_matmul", binaries=True)
 
 
+def test_tune_ends_like_export_if_some_cannot_be_built(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("kernels_not_built.py").write_text(KERNEL)
+    done = run("tune", "kernels_not_built.py", "--out=tuned", "--binaries", code=3)
+    assert "error: missing: 1 binary" in done.stderr and "no binary: tuned/" in done.stderr
+
+
 @pytest.mark.parametrize("names", [[], ["app.k"], ["k"]], ids=["all", "name", "suffix"])
 def test_export_with_an_empty_store_builds_for_the_files_that_are_there(tmp_path, monkeypatch, names):
     """Its kernel is interpreted in these tests, which is said; on the compiled harness it is built."""
