@@ -25,8 +25,8 @@ from autotuned.remote.place import (
     RECORDINGS,
     RECORDS,
     Place,
+    configured,
     digest_of,
-    place,
 )
 from autotuned.store import layout, locks, record
 from autotuned.typed_json import JsonFields
@@ -41,7 +41,7 @@ def opened(url: str) -> tuple[Place, client.Backend]:
         OptionError: The URL or a variable is invalid.
         StoreError: Its package is not installed, or refuses the URL or an option.
     """
-    at = place(url, **env.store_settings())
+    at = configured(url)
     return at, client.backend_of(at)
 
 
@@ -140,7 +140,7 @@ class Probe:
 
 def probe(url: str) -> Probe:
     """Test reading, writing and deleting in a shared store; OptionError if the URL or a variable is invalid."""
-    at = place(url, **env.store_settings())
+    at = configured(url)
     known = at.words, at.namespace
     try:
         backend = client.backend_of(at)

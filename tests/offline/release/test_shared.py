@@ -296,6 +296,23 @@ def test_a_store_that_is_away_is_one_line_without_its_password(tmp_path: Path) -
         assert "redis://***@127.0.0.1" in done.stderr and "hush" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("AUTOTUNED_STORE_KEY", "short", "expected at least 16 letters, got 5"),
+        ("AUTOTUNED_STORE_WAIT_S", "q", "expected seconds, got 'q'"),
+        ("AUTOTUNED_STORE_WAIT_S", "-1", "expected seconds of 0 or more, got -1.0"),
+        ("AUTOTUNED_STORE_READ_ONLY", "maybe", "expected one of 0, 1, got 'maybe'"),
+    ],
+)
+def test_a_wrong_variable_is_named_and_no_option_that_there_is_not(
+    url: str, tmp_path: Path, monkeypatch: Any, name: str, value: str, expected: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    for command in (["list", "--store", url], ["pull", url, "--out", tmp_path / "out"], ["push", tmp_path, url]):
+        assert f"error: invalid value: {name}: {expected}" in run(*command, code=2).stderr
+
+
 # -- doctor ----------------------------------------------------------------------------------------------------------
 
 
