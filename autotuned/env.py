@@ -206,6 +206,15 @@ def compile_workers() -> int | None:
     return int(text) if text else None
 
 
+def say_if_workers_are_wrong() -> None:
+    """Warn once about a wrong `AUTOTUNED_COMPILE_WORKERS` where nothing uses it; elsewhere it is an error."""
+    try:
+        compile_workers()
+    except ValueError as error:
+        message = "AUTOTUNED_COMPILE_WORKERS is ignored here, where nothing is compiled ahead: %s"
+        warn_once("AUTOTUNED_COMPILE_WORKERS", message, error)
+
+
 def notebook() -> str:
     """The notebook of this process, as Jupyter's server reports it; "" if unknown."""
     return get("JPY_SESSION_NAME")

@@ -69,4 +69,4 @@ def test_a_folder_says_why_it_cannot_be_written(tmp_path: Path, monkeypatch: pyt
     assert writer.unwritable(tmp_path / "file" / "folder") == f"{tmp_path / 'file'} is not a folder"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     monkeypatch.setattr(disk, "write_text", refuse)
-    assert writer.unwritable(tmp_path).endswith("No space left on device")
+    assert writer.unwritable(tmp_path) == f"{tmp_path}: No space left on device"

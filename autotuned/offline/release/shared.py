@@ -150,7 +150,7 @@ def probe(url: str) -> Probe:
         backend.read(name, 100)
         spent_ms = (time.perf_counter() - start) * 1e3
     except Exception as error:  # each client has its own errors
-        return Probe(*known, None, "none", at.key is not None, False, at.scrubbed(error))
+        return Probe(*known, None, "none", at.key is not None, False, _problem(at, error))
     rights, problem = "read only", ""
     if not at.read_only:
         try:
@@ -158,8 +158,13 @@ def probe(url: str) -> Probe:
             backend.remove(name)
             rights = "read and write"
         except Exception as error:
-            rights, problem = "read, not write", at.scrubbed(error)
+            rights, problem = "read, not write", _problem(at, error)
     return Probe(*known, spent_ms, rights, at.key is not None, backend.has_leases, problem)
+
+
+def _problem(at: Place, error: Exception) -> str:
+    """An error of a store, without the store's name, which stands before it."""
+    return at.scrubbed(error).removeprefix(f"{StoreError.__name__}: shared store {at.words}: ")
 
 
 # -- config files ----------------------------------------------------------------------------------------------------

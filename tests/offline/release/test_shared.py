@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -333,13 +334,22 @@ def test_the_probe_says_how_far_the_store_is_and_what_may_be_done(url: str, tmp_
 def test_doctor_shows_the_store_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     if why := servers.redis_missing():
         pytest.skip(why)
-    monkeypatch.setenv("AUTOTUNED_STORE", f"redis://:hush-hush@127.0.0.1:{servers.free_port()}/0#team")
+    monkeypatch.setenv("AUTOTUNED_STORE", f"redis://:hush-hush@127.0.0.1:{(port := servers.free_port())}/0#team")
     monkeypatch.setenv("AUTOTUNED_STORE_KEY", SECRET)
     done = run("doctor", "--json")
     store = json.loads(done.stdout)["store"]
     assert (store["namespace"], store["rights"], store["signed"]) == ("team", "none", True)
     for text in (done.stdout, run("doctor").stdout):
         assert "hush" not in text and SECRET not in text
-    assert any("cannot be read" in problem for problem in json.loads(done.stdout)["problems"])
+    [problem] = json.loads(done.stdout)["problems"]
+    assert problem.startswith(f"shared store redis://***@127.0.0.1:{port}/0: it cannot be read: ConnectionError: ")
     assert not {"AUTOTUNED_STORE", "AUTOTUNED_STORE_KEY"} & env.for_nodes().keys()
     assert layout.root().name.startswith("cache-")
+
+
+def test_doctor_says_once_which_package_a_store_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    monkeypatch.setenv("AUTOTUNED_STORE", "redis://host/0")
+    [problem] = json.loads(run("doctor", "--json").stdout)["problems"]
+    assert problem.startswith("shared store redis://host/0: it cannot be read: expected the package redis, got ")
+    assert problem.endswith("pip install 'autotuned[redis]'") and problem.count("redis://host/0") == 1
