@@ -114,6 +114,11 @@ def counted(count: int, noun: str, several: str = "") -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
 
 
+def were_there(count: int) -> str:
+    """How many things a copy left as they are, for the end of a line."""
+    return f"; {count} {'was' if count == 1 else 'were'} there already" if count else ""
+
+
 def printable(text: str) -> str:
     """A text with control and bidirectional characters escaped; line breaks stay.
 

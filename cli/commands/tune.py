@@ -93,6 +93,8 @@ def tune(
     asked = ranges.parsed(cover) if cover else None
     if isolate and in_process:
         raise terminal.both_given("--isolate, --in-process")
+    if binaries and out is None:
+        raise typer.BadParameter("expected --out DIR with it, got none", param_hint="--binaries")
     apart = True if isolate else False if in_process else None
     if dry_run:
         raise typer.Exit(_plan(targets, force, asked, as_json))
@@ -185,9 +187,10 @@ def _print(result: TuneResult, as_json: bool) -> None:
     for path in result.files:
         terminal.say(f"wrote {path}")
     for one in result.cover or ():
+        tuned = f"{one.group}: tuned {terminal.counted(one.shapes, 'shape')}, and no more, since {one.why}."
+        does = "follow a rule" if one.by == "rule" else "run the winner of the nearest shape"
         lost = "" if one.mean is None else f"{one.mean:.1%} on average and {one.worst:.0%} in the worst case"
-        between = f", between which calls lose about {lost} with the {one.by}" * bool(lost)
-        terminal.say(f"{one.group}: {one.shapes} shapes tuned{between}; no more, since {one.why}.")
+        terminal.say(f"{tuned} Calls between them {does} and lose about {lost}." if lost else tuned)
     if result.binaries is not None:
         terminal.print_built(result.binaries)
 

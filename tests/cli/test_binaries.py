@@ -35,6 +35,7 @@ def test_import_says_that_binaries_stay_where_they_lie(tmp_path):
     ship(tmp_path / "tuned")
     assert run_json("import", tmp_path / "tuned")["binaries"] == 1
     said = run("import", tmp_path / "tuned").output
+    assert said.startswith("imported 0 choices; 1 was there already\n")
     assert "1 compiled kernel not imported: register_configs(FOLDER, binaries=True)" in said
 
 
@@ -78,6 +79,8 @@ def test_gc_leaves_what_it_cannot_read_beside_config_files(tmp_path):
 def test_tune_wants_a_folder_for_them():
     with pytest.raises(OptionError, match="expected a folder for them in out=, got none"):
         tune("autotuned.kernels.numpy_matmul", binaries=True)
+    said = run("tune", "autotuned.kernels.numpy_matmul", "--binaries", code=2).stderr
+    assert "invalid value for --binaries: expected --out DIR with it, got none" in " ".join(said.split())
 
 
 def test_tune_ends_like_export_if_some_cannot_be_built(tmp_path, monkeypatch):

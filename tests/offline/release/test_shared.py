@@ -88,6 +88,13 @@ def test_a_listing_leaves_out_what_is_not_signed(url: str, monkeypatch: pytest.M
     assert "are ignored" in caplog.text
 
 
+def test_what_moved_and_what_was_there_is_said_in_words(url: str, tmp_path: Path) -> None:
+    shipped.write(tmp_path / "one", (make_key(1), SMALL))
+    first, again = (run("push", tmp_path / "one", url).stdout.splitlines()[-1] for _ in range(2))
+    assert (first, again) == ("sent 1 file", "sent 0 files; 1 was there already")
+    assert run("pull", url, "--out", tmp_path / "out").stdout.splitlines()[-1] == "wrote 1 file"
+
+
 def test_gc_bounds_the_store_and_leaves_the_users_alone(url: str) -> None:
     sent(url, *range(6))
     records.keep(TuningRecord(make_key(3), form(SMALL), 10.0, "ok", (), {}))
