@@ -149,7 +149,7 @@ def _split(target: str) -> tuple[str, str]:
     is_file = place.endswith(".py")
     is_other = "." in place and Path(place).is_file()
     if not is_file and (is_other or set(place) & set("/\\") or not all(place.split("."))):
-        raise _error(target, f"expected {FORMS}, and it is none of these.{_file_hint(place)}")
+        raise _error(target, f"expected {FORMS}.{_file_hint(place)}")
     return place, kernel
 
 
