@@ -263,8 +263,9 @@ def _replace(path: Path, content: bytes, folders: int) -> None:
         os.replace(temporary, path)
     except BaseException as error:
         remove(temporary)
-        if isinstance(error, OSError) and error.filename is None:  # `os.write` does not name the file
+        if isinstance(error, OSError):  # name the file: `os.write` does not, and nobody knows the temporary one
             error.filename = str(path)
+            del error.filename2
         raise
 
 
@@ -274,12 +275,10 @@ def _prefix(path: Path) -> str:
 
 def remove_temporaries(path: Path) -> None:
     """Remove temporary files left by killed writers of `path`; a live writer would retry."""
-    try:
-        names = [name for name in os.listdir(path.parent) if name.startswith(_prefix(path)) and name.endswith(".tmp")]
-    except OSError:
-        return
-    for name in names:
-        remove(path.parent / name)
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path.parent):
+            if name.startswith(_prefix(path)) and name.endswith(".tmp"):
+                remove(path.parent / name)
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -64,7 +64,8 @@ def _choice(name: str, allowed: tuple[_Value, ...], default: _Default) -> _Value
     for one in allowed:
         if value == one:
             return one
-    raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}. Unset it for {default!r}.")
+    otherwise = repr(default) if default else "the default"
+    raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}. Unset it for {otherwise}.")
 
 
 def current_mode() -> Mode:
@@ -200,8 +201,18 @@ def compile_workers() -> int | None:
     """Number of configs that may compile at once; None if unset, ValueError if it is not a number."""
     text = get("AUTOTUNED_COMPILE_WORKERS")
     if text and not text.isdecimal():
-        raise ValueError(f"AUTOTUNED_COMPILE_WORKERS: expected a number of 0 or more, got {text!r}. Unset it.")
+        problem = f"AUTOTUNED_COMPILE_WORKERS: expected a number of 0 or more, got {text!r}. Unset it for the default."
+        raise ValueError(problem)
     return int(text) if text else None
+
+
+def say_if_workers_are_wrong() -> None:
+    """Warn once about a wrong `AUTOTUNED_COMPILE_WORKERS` where nothing uses it; elsewhere it is an error."""
+    try:
+        compile_workers()
+    except ValueError as error:
+        message = "AUTOTUNED_COMPILE_WORKERS is ignored here, where nothing is compiled ahead: %s"
+        warn_once("AUTOTUNED_COMPILE_WORKERS", message, error)
 
 
 def notebook() -> str:

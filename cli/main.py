@@ -145,7 +145,7 @@ def _with_levels(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*args: Any, quiet: bool, verbose: bool, **kwargs: Any) -> None:
         if quiet and verbose:
-            raise typer.BadParameter("expected one of the two, got both", param_hint="--quiet, --verbose")
+            raise terminal.both_given("--quiet, --verbose")
         with _level(quiet, verbose):
             try:
                 command(*args, **kwargs)

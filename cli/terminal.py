@@ -114,6 +114,11 @@ def counted(count: int, noun: str, several: str = "") -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
 
 
+def were_there(count: int) -> str:
+    """How many things a copy left as they are, for the end of a line."""
+    return f"; {count} {'was' if count == 1 else 'were'} there already" if count else ""
+
+
 def printable(text: str) -> str:
     """A text with control and bidirectional characters escaped; line breaks stay.
 
@@ -197,6 +202,11 @@ def fail(text: str, code: int = 1) -> typer.Exit:
     return typer.Exit(code)
 
 
+def both_given(options: str) -> typer.BadParameter:
+    """The error for two options that contradict each other; the caller raises it."""
+    return typer.BadParameter("expected one of the two, got both", param_hint=options)
+
+
 def ask(question: str) -> None:
     """Ask before deleting; exits unless the answer is yes."""
     if not has_terminal():
@@ -232,6 +242,14 @@ def print_built(result: BuildResult) -> None:
             say(f"binaries for {file.entries} of {file.of} entries of {file.path}: {file.variants}{generic}, {size}")
         for line in file.missing:
             complain(f"no binary: {file.path}: {line}")
+
+
+def built_code(result: BuildResult | None) -> int:
+    """The exit code for compiled kernels: 3, with an error on stderr, if some are missing."""
+    if result is None or not result.missing:
+        return 0
+    complain(f"error: missing: {counted(len(result.missing), 'binary', 'binaries')}")
+    return 3
 
 
 def complain_of(faults: Iterable[Fault]) -> None:

@@ -94,7 +94,7 @@ _scan_distributions_once()
 
 # State to clear between tests, by module, if it was imported.
 _STATE = {
-    "autotuned.configfiles.lookup": ("_registered", "_files", "_packages", "_devices"),
+    "autotuned.configfiles.lookup": ("_registered", "_files", "_packages", "_looked_at", "_devices"),
     "autotuned.configfiles.writer": ("_ends",),
     "autotuned.store.records": ("_done",),
     "autotuned.disk": ("_cache_dirs",),

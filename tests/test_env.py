@@ -39,7 +39,10 @@ def test_each_choice_has_its_values_its_default_and_an_error_that_names_both(
     monkeypatch.setenv(name, "Bogus")
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
         read()
-    assert str(caught.value) == f"{name}: expected one of {allowed}, got 'bogus'. Unset it for {default!r}."
+    assert (
+        str(caught.value)
+        == f"{name}: expected one of {allowed}, got 'bogus'. Unset it for {repr(default) if default else 'the default'}."
+    )
 
 
 def test_the_innermost_mode_is_in_force_and_hides_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from autotuned._startup import imported
 from autotuned.configfiles import lookup
+from autotuned.errors import ConfigFileError
 
 # Modules that the first launch of a binary uses.
 _NEEDED = ("binaries.serve", "launch.bound", "launch.direct", "launch.driver_call", "launch.grid_program",
@@ -30,8 +32,14 @@ def register_configs(
         binaries: Whether the files' compiled kernels may be loaded: they are code that runs on the GPU.
 
     Raises:
-        ConfigFileError: No such package or folder, axis or action.
+        ConfigFileError: No package or folder, or no such axis or action.
     """
+    if not isinstance(source, (str, os.PathLike)) or not str(source):
+        raise ConfigFileError(
+            f"register_configs: expected a package such as 'mypkg.tuned', or a folder, got {type(source).__name__} "
+            f"{source!r:.60}. Give its name or path.",
+            path=str(source),
+        )
     lookup.register_configs(source, policy=policy, binaries=binaries)
     for name in _NEEDED if binaries else ():
         imported(f"autotuned.{name}")

@@ -118,7 +118,12 @@ def _import(key: Key, entry: Entry, path: Path, result: ImportResult) -> None:
 
 def paths_of(paths: PathLike | Iterable[PathLike]) -> list[Path]:
     """One or several paths as a list; ConfigFileError for an empty one."""
-    found = list(map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths))
+    given = [paths] if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
+    for path in given:
+        if not isinstance(path, (str, os.PathLike)):
+            got = f"{type(path).__name__} {path!r:.60}"
+            raise ConfigFileError(f"expected paths of config files or of folders of them, got {got}.", path=str(path))
+    found = list(map(Path, given))
     if not found:
         raise ConfigFileError("expected config files, or folders of them, got none. Give at least one path.", path="")
     return found

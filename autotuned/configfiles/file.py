@@ -365,7 +365,7 @@ _MARKS = "<<<<<<<", "=======", ">>>>>>>"  # with which git marks a conflict
 
 def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFile | None, list[Fault]]:
     """Read a broken file line by line, as `ConfigFile.dump` writes them."""
-    broken = Fault(path, _reason(error), getattr(error, "lineno", None))
+    broken = Fault(path, _no_json(error), getattr(error, "lineno", None))
     if isinstance(text, bytes):  # it has no text
         return None, [broken]
     try:
@@ -397,6 +397,13 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
             context = None if line.startswith('{"context":') else context
             reader.fault(f"{_reason(cause)} The line is left out.", number)
     return reader.done()
+
+
+def _no_json(error: Exception) -> str:
+    """An error of reading JSON, without its line, which stands before it."""
+    if (column := getattr(error, "colno", None)) is None:
+        return _reason(error)
+    return f"expected JSON, got an error at column {column}: {vars(error)['msg']}."
 
 
 def _headed(lines: list[str]) -> ConfigFile:

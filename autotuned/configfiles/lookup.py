@@ -80,6 +80,7 @@ class Offer(NamedTuple):
 _registered: list[Folder] = []
 _packages: dict[str, list[Folder]] = {}  # "entry points" and "own", found once
 _files: dict[tuple[str, str | None], Read] = {}  # (text of the path, kernel) -> the file, read once
+_looked_at: set[str] = set()  # values of `AUTOTUNED_CONFIG_PATH`
 _devices: dict[str, list[Traversable]] = {}  # text of a folder -> the folders of devices in it
 _kernels: dict[tuple[str, str], list[tuple[str, ConfigFile]]] = {}  # (text of a folder, kernel) -> its files there
 
@@ -122,6 +123,15 @@ def _say_if_empty(folder: Traversable, name: str) -> None:
         log.warning("there is no config file in the package %r: are they among its package data ('*/*.json')?", name)
 
 
+def _say_if_missing(setting: str) -> None:
+    """Warn about folders of `AUTOTUNED_CONFIG_PATH` that do not exist, once per value of it."""
+    if setting not in _looked_at:
+        _looked_at.add(setting)
+        for folder in env.config_path():
+            if not folder.is_dir():
+                log.warning("AUTOTUNED_CONFIG_PATH: there is no folder %s: no config files are read from it.", folder)
+
+
 def forget_files() -> None:
     """Read config files again at their next use."""
     global _generation
@@ -158,6 +168,7 @@ def _others() -> Iterator[Folder]:
     """All folders but this package's own."""
     for folder in env.config_path():
         yield Folder(folder, policies.DEFAULTS)
+    _say_if_missing(env.config_path_setting())
     yield from _registered
     yield from _looked_for("entry points", _entry_points)
 

@@ -184,9 +184,12 @@ def unwritable(folder: Path) -> str:
         existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         if not existing.is_dir():
             return f"{existing} is not a folder"
-        probe = existing / f".autotuned-{os.urandom(8).hex()}"
-        disk.write_text(probe, "")
-        probe.unlink()
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror or error}"
+    probe = existing / f".autotuned-{os.urandom(8).hex()}"
+    try:
+        disk.write_text(probe, "")
+        probe.unlink()
+    except OSError as error:  # it names the probe
+        return f"{existing}: {error.strerror or error}"
     return ""

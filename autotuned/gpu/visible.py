@@ -29,8 +29,8 @@ def chosen(text: str, table: list[Gpu], variables: Mapping[str, str]) -> list[Gp
     """
     if not table:
         raise NoDeviceError(
-            f"devices={text!r}: expected GPUs, and there is none: neither NVIDIA's management library nor "
-            "/proc/driver/nvidia nor /sys/class/kfd shows one. Leave it out to tune on the CPU."
+            f"devices={text!r}: expected GPUs, and there is none: NVIDIA's management library, /proc/driver/nvidia and "
+            "/sys/class/kfd show none. To tune on the CPU, leave the option out."
         )
     found = visible(table, variables)
     if not found:
@@ -120,4 +120,4 @@ def _why_none(table: list[Gpu], variables: Mapping[str, str]) -> str:
     names = (ROCR, HIP, CUDA) if table[0].vendor == "amd" else (CUDA,)
     given = ", ".join(f"{name}={variables[name]!r}" for name in names if name in variables)
     has = ", ".join(f"{gpu.index}: {gpu}" for gpu in table)
-    return f"{given} leaves none of the {len(table)} here ({has}). Unset it, or name one that is there."
+    return f"{given} leaves none of the {len(table)} here ({has}). Unset it, or let it name one of these."

@@ -21,6 +21,7 @@ from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import opaque
 from autotuned.key.key import call_part
 from autotuned.offline import cases, replay, targets
+from autotuned.offline.device import check_environment
 from autotuned.offline.results import BuildResult, BuiltFile
 from autotuned.offline.shapes_only import shapes_only
 from autotuned.offline.targets import Found
@@ -47,6 +48,7 @@ def build(paths: PathLike | Iterable[PathLike], given: Sequence[str] = (), devic
         ConfigFileError: There are no files, or one cannot be written.
         TargetError, RecordingError: A target or recording cannot be loaded.
     """
+    check_environment()
     known, paths = _given(given), exchange.files_in(paths)
     with nullcontext() if device is not None or torch.cuda.is_available() else shapes_only():
         files = [_File(path, known, device or "cuda").build() for path in paths]

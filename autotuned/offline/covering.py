@@ -16,7 +16,7 @@ from autotuned.store import layout, records
 Session = Callable[[Options], TuneResult]
 
 # Why no more shapes are tuned, as the end of a sentence about the loss between them.
-ENOUGH = f"that is at most {ranges.MEAN:.1%} on average and {ranges.WORST:.0%} in the worst case"
+ENOUGH = f"calls between them lose at most {ranges.MEAN:.1%} on average and {ranges.WORST:.0%} in the worst case"
 NO_MORE, MANY = "no shape between them would tell more", f"{ranges.MOST} is the most for one group"
 TIME, NO_RECORDS = "the budget is used up, or it was interrupted", "no times of them are stored"
 

@@ -73,7 +73,7 @@ def checked(cover: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
     if not found:
         raise refused("cover", "expected at least one range of a size, such as M=1:8192, got none")
     if 2 ** sum(low < high for low, high in found.values()) > MOST:
-        raise refused("cover", f"expected ranges whose ends are at most {MOST} calls, got {len(found)} ranges")
+        raise refused("cover", f"expected ranges whose ends combine to at most {MOST} calls, got {len(found)} ranges")
     return found
 
 

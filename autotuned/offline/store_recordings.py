@@ -10,7 +10,7 @@ from autotuned import env
 from autotuned.errors import OptionError, StoreError
 from autotuned.recording.file import Gathered, RecordedCall
 from autotuned.remote import client
-from autotuned.remote.place import MAX_FILE_BYTES, RECORDINGS, place
+from autotuned.remote.place import MAX_FILE_BYTES, RECORDINGS, configured
 
 LOOK_S = 10.0  # interval of reading all recordings
 
@@ -31,7 +31,7 @@ class StoreTail:
     """
 
     def __init__(self, url: str) -> None:
-        self._place = place(url, **env.store_settings())
+        self._place = configured(url)
         if self._place.key is None and not self._place.url.startswith("file://"):
             got = f"no AUTOTUNED_STORE_KEY for {self._place.words}"
             text = f"calls: expected signed recordings, since they name code, got {got}. Set it here and there."

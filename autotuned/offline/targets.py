@@ -319,6 +319,9 @@ def _named(module: ModuleType, kernel: str, target: str) -> Found:
     found = _as_found(value)
     if found is None:
         names = [name for name, member in vars(module).items() if _as_found(member)]
+        if module.__name__ == "__main__" and not names:
+            got = "one of another program's `__main__`. Put it into a module, and record again."
+            raise _error(target, f"expected a kernel that can be imported, got {got}")
         what = f"{kernel!r} is not tuned: put @autotune on it" if value is not None else f"no kernel {kernel!r}"
         raise _error(target, f"{what}.{_kernel_hint(kernel, names)}")
     return found

@@ -40,14 +40,14 @@ def stale(file: ConfigFile, found: Found) -> Iterator[str]:
     source = tuner.tunable.source
     for group in file.groups():
         if group.context.get("source") != source:
-            yield f"tuned for another source of the kernel (its policy decides): {_short(group.context)}."
+            yield f"tuned for another source of the kernel: the folder's policy decides on it: {_short(group.context)}."
         for entry in group.entries.values():
             if problem := _problem(entry, tuner):
                 yield f"dead: {_short(entry.call)}: {problem}."
     for _, rule in file.rules:
         for form in rule.configs:
             if problem := _problem(Entry(rule.call, form, None, None), tuner):
-                yield f"dead: a config of the rule over {rule.words}: {problem}."
+                yield f"dead: the rule over {rule.words} has a config that the kernel cannot use: {problem}."
 
 
 def _problem(entry: Entry, tuner: Tuner) -> str:

@@ -26,6 +26,13 @@ _CHUNK = 1 << 20  # bytes to read at once
 _FIELDS = {"schema": int, "kernel": str, "target": str, "key": dict, "arguments": dict}
 
 
+def misnamed(path: Path) -> str:
+    """Why commands would not take a file for a recording, whatever it holds; "" if they would."""
+    if path.suffix == SUFFIX:
+        return ""
+    return f"expected a file whose name ends in {SUFFIX}, as `autotuned tune` takes it, got {str(path)!r}"
+
+
 @dataclass
 class RecordedCall:
     """A distinct call."""

@@ -21,7 +21,7 @@ from autotuned.key import naming, opaque, source
 from autotuned.launch.bound import Bound
 from autotuned.launch.table import PyLauncher
 from autotuned.recording import arguments, grids
-from autotuned.recording.file import RecordedCall, Writer
+from autotuned.recording.file import RecordedCall, Writer, misnamed
 from autotuned.recording.sending import Sender
 from autotuned.resolve import active
 from autotuned.resolve.chooser import Chooser
@@ -251,10 +251,10 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
     Never writes the contents of floating-point tensors.
 
     Args:
-        path: A file, conventionally `calls.jsonl`; appended to if it exists, also by several processes.
+        path: A file whose name ends in `.jsonl`; appended to if it exists, also by several processes.
 
     Raises:
-        RecordingError: The file cannot be written.
+        RecordingError: The file has another name, or cannot be written.
     """
     recorder = _started(Path(path))
     try:
@@ -266,6 +266,8 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _started(path: Path, sender: Sender | None = None) -> Recorder:
+    if problem := misnamed(path):
+        raise RecordingError(f"{problem}.", path=str(path))
     try:
         recorder = Recorder(path.expanduser().absolute(), sender)
     except OSError as error:

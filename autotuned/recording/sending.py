@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from autotuned import disk, env
+from autotuned import disk
 from autotuned.errors import StoreError
 from autotuned.recording import file
 from autotuned.remote import client, outbox
-from autotuned.remote.place import MAX_FILE_BYTES, RECORDINGS, Place, place
+from autotuned.remote.place import MAX_FILE_BYTES, RECORDINGS, Place, configured
 from autotuned.store import layout, locks
 from autotuned.typed_json import canonical
 
@@ -49,7 +49,7 @@ class Sender:
 
     def __init__(self, url: str) -> None:
         importlib.import_module("concurrent.futures.thread")  # clients would import it too late, at interpreter exit
-        self._place = place(url, **env.store_settings())
+        self._place = configured(url)
         refuse_reader(self._place)
         self.path = layout.root() / RECORDINGS / f"{outbox.salted(self._place.identity)}{file.SUFFIX}"
         self._sent: Any = None

@@ -69,11 +69,10 @@ def connect(
     Raises:
         OptionError: The URL or an option is invalid.
     """
-    settings = env.store_settings()
-    key, read_only = settings["key"] if key is None else key, read_only or settings["read_only"]
-    return Connection(_client(place.place(
-        url, namespace=namespace, key=key, read_only=read_only, wait_s=wait_s, lease_s=lease_s, retry_s=retry_s,
-        options=options,
+    given = {} if key is None else {"key": key}
+    return Connection(_client(place.configured(
+        url, namespace=namespace, read_only=read_only, wait_s=wait_s, lease_s=lease_s, retry_s=retry_s,
+        options=options, **given,
     )))  # fmt: skip
 
 
@@ -108,10 +107,9 @@ def of_environment() -> Client | None:
     if not url:
         return None
     try:
-        settings = env.store_settings()
-        at = url, repr(settings)
+        at = url, repr(env.store_settings())
         if at not in _of_environment:
-            _of_environment[at] = _client(place.place(url, **settings))
+            _of_environment[at] = _client(place.configured(url))
         return _of_environment[at]
     except ValueError as error:
         env.warn_once("AUTOTUNED_STORE", "AUTOTUNED_STORE is not used: %s", error)

@@ -47,9 +47,10 @@ class FileSystem:
         try:
             yield
         except Exception as error:
+            advice = _advice(self._protocol) if isinstance(error, ImportError) else ""
             raise StoreError(
-                f"shared store {self._place.words}: expected fsspec, its package for this URL, such as s3fs, and "
-                f"options that it takes, got {self._place.scrubbed(error)}. pip install 'autotuned[fsspec]'"
+                f"shared store {self._place.words}: expected fsspec, its package for this URL and options that it "
+                f"takes, got {self._place.scrubbed(error)}.{advice}"
             ) from None
 
     @cached_property
@@ -206,6 +207,16 @@ def _is_conflict(error: OSError) -> bool:
     return any(word in words for word in ("PreconditionFailed", "ConditionalRequestConflict", "pre-conditions", "412"))
 
 
+def _advice(protocol: str) -> str:
+    """What to install for URLs of this protocol: the extra has fsspec alone, without the packages of others."""
+    package = _PACKAGES.get(protocol.rpartition("::")[2], "")
+    return f" pip install 'autotuned[fsspec]' {package}".rstrip()
+
+
+_PACKAGES = {
+    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
+    "sftp": "paramiko", "ssh": "paramiko",
+}  # fmt: skip
 # One attempt with short timeouts: callers can do without the store.
 _S3 = {"config_kwargs": {"connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S, "retries": {"max_attempts": 1}}}
 _OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}

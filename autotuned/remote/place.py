@@ -182,12 +182,13 @@ def place(
     for name, value, kinds in (("url", url, (str, os.PathLike)), ("key", key, (str, type(None)))):
         if not isinstance(value, kinds):
             raise _wrong(name, "text", type(value).__name__)
-    url, mark, fragment = (env.store_url() if url == "-" else str(url)).rpartition("#")
+    given = str(url)
+    url, mark, fragment = (env.store_url() if given == "-" else given).rpartition("#")
     if not mark or "@" in fragment:  # the # belongs to a password
         url, fragment = url + mark + fragment, ""
     url = _FOLDER.sub(r"\1:///", url)
     if "://" not in url or _RELATIVE.match(url):
-        raise _wrong("url", "a URL such as redis://host:6379/0 or file:///folder", _no_url(url))
+        raise _wrong("url", "a URL such as redis://host:6379/0 or file:///folder", _no_url(url, given))
     named = str(namespace or fragment or "default")
     if not _NAMESPACE.fullmatch(named):  # from a URL it may be part of a password
         got = repr(named)[:80] if namespace else f"{len(named)} others after the # of the URL"
@@ -200,8 +201,33 @@ def place(
     return Place(url, named, key, read_only, float(wait_s), float(lease_s), float(retry_s), dict(options or {}))
 
 
-def _no_url(text: str) -> str:
+# Variables of the settings that a command or call did not give.
+_VARIABLES = {"key": "AUTOTUNED_STORE_KEY", "wait_s": "AUTOTUNED_STORE_WAIT_S"}
+
+
+def configured(url: str, **given: Any) -> Place:
+    """The checked place of a shared store, with the environment's settings for what is not given; makes no request.
+
+    Raises:
+        OptionError: The URL, an option or a variable is invalid.
+    """
+    try:
+        settings = env.store_settings()
+        read_only = settings["read_only"] or given.get("read_only", False)
+        return place(url, **{**settings, **given, "read_only": read_only})
+    except OptionError as error:
+        name = None if error.option in given else _VARIABLES.get(error.option)
+        if name is None:
+            raise
+        raise OptionError(f"{name}: {error.problem}.", option="", problem=f"{name}: {error.problem}") from None
+    except ValueError as error:
+        raise OptionError(str(error), option="", problem=str(error).removesuffix(".")) from None
+
+
+def _no_url(text: str, given: str) -> str:
     """A description of a value that is not a URL: a path with its URL; anything else without its secret parts."""
+    if given == "-" and not text:
+        return "- for AUTOTUNED_STORE, which is not set"
     is_path = text.startswith(("/", "./", "../", "~")) or os.path.isdir(text)
     if is_path and not set("@?#") & set(text):
         url = f"file://{os.path.abspath(os.path.expanduser(text))}"

@@ -106,7 +106,8 @@ class Explanation:
 
     def __str__(self) -> str:
         digest = f" key {self.key.digest[:12]}" if self.key else ""
-        lines = [f"`{self.kernel}`{digest}, mode {self.mode}: {self.reason}; answered by {self.answer}"]
+        reason = "" if self.hit else f"{self.reason}; "  # "hit" is elsewhere the word for the launch table's answers
+        lines = [f"`{self.kernel}`{digest}, mode {self.mode}: {reason}answered by {self.answer}"]
         lines += [f"  config: {self.config}"] if self.config else []
         lines += [f"  {number} {step}" for number, step in enumerate(self.steps, 1)]
         if self.key is not None:

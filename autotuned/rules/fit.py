@@ -33,8 +33,8 @@ class Fit:
         table: The data. `within`: the allowed loss.
         configs: The configs of its leaves and formulas. `cover`: the fewest for all calls, by index in the table.
         tree: None for too few calls, or calls of one shape. `leaf_of`: the index in `leaves` for each call.
-        left_out, left_out_across: The loss of each call when left out with its band, and with its combination of the
-            other sizes too; NaN if it never was, infinite if its config was not measured.
+        left_out: The loss of each call when left out with its band; NaN if it never was, infinite if its config was not
+            measured.
         compared: Mean and worst loss of the left-out calls that it serves, by "rule" and each simpler choice.
         served: The share of left-out calls that it serves.
         why_not: Why it is not worth writing; "" if it is.
@@ -47,7 +47,6 @@ class Fit:
     tree: Tree | None
     leaf_of: np.ndarray
     left_out: np.ndarray
-    left_out_across: np.ndarray
     compared: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     served: float = 0.0
     why_not: str = ""
@@ -100,7 +99,7 @@ def fit(table: Table, within: float, most: int | None = None, among: Iterable[st
     chosen = cover.fewest(choosable, within, most)
     names = tuple(table.configs[place] for place in chosen.configs)
     nothing = np.full(len(table), math.nan)
-    empty = Fit(table, within, names, chosen, None, np.zeros(len(table), dtype=int), nothing, nothing)
+    empty = Fit(table, within, names, chosen, None, np.zeros(len(table), dtype=int), nothing)
     if not table.names:
         return replace(empty, why_not="all calls have the same sizes")
     if not names:
@@ -122,7 +121,7 @@ def fit(table: Table, within: float, most: int | None = None, among: Iterable[st
     }
     names = tuple(table.configs[place] for place in used)
     placed = tuple(one.replace(config=place_of[one.config]) for one in formulas)
-    found = Fit(table, within, names, chosen, _tree(grown.root, ends), groups[-1], *losses, formulas=placed)
+    found = Fit(table, within, names, chosen, _tree(grown.root, ends), groups[-1], losses[0], formulas=placed)
     return _judged(found, trial)
 
 

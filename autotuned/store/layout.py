@@ -10,6 +10,8 @@ recordings/: calls to send to a store. programs/: the kernels that a program lau
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from autotuned import disk
@@ -27,6 +29,31 @@ OUTBOX, SALT = "outbox", ".salt"
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "panfs", "pvfs2")
 _LOCAL_FUSE = ("fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.lxcfs", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat")
 _MOUNTS = Path("/proc/self/mountinfo")
+_copied: list[str] = []  # the shared store whose records the cache folder holds, within `copy_of`
+
+
+@contextmanager
+def copy_of(store: str) -> Iterator[None]:
+    """Say that the cache folder is a copy of a shared store, inside a `with` block.
+
+    Args:
+        store: Its URL without secrets.
+    """
+    _copied.append(store)
+    try:
+        yield
+    finally:
+        _copied.pop()
+
+
+def is_copy() -> bool:
+    """Whether the cache folder is a copy of a shared store."""
+    return bool(_copied)
+
+
+def named() -> str:
+    """The place of the records in results and messages: the cache folder, or the shared store that it is a copy of."""
+    return _copied[-1] if _copied else str(root())
 
 
 def records_in(path: Path) -> Path:

@@ -68,7 +68,7 @@ def named(names: Iterable[str], wanted: str) -> list[str]:
 
 def _hint(known: list[str], wanted: str) -> str:
     if not known:
-        return f": nothing is stored in {layout.root()}, and there are no config files."
+        return f": nothing is stored in {layout.named()}, and there are no config files."
     if inside := [name for name in known if name.startswith(f"{wanted}.")]:
         return f". Kernels in it are {', '.join(inside[:8])}{', ...' if len(inside) > 8 else ''}."
     short = {name.rpartition(".")[2]: name for name in known}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import autotuned
 from autotuned import env, options
 from autotuned._startup import later
+from autotuned.errors import AutotunedError
 from autotuned.store import layout
 from autotuned.triton_compat import versions as supported
 from autotuned.typed_json import Json
@@ -51,7 +52,12 @@ class _Report:
         try:
             return question()
         except Exception as error:
-            self.problems.append(f"{what}: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+            text = " ".join(str(error).split())
+            if isinstance(error, AutotunedError):  # its text says all
+                said = text if text.startswith(f"{what}: ") else f"{what}: {text}"
+            else:
+                said = text if text.startswith("AUTOTUNED_") else f"{what}: {type(error).__name__}: {text}"
+            self.problems += [said] if said not in self.problems else []
             return None
 
     def collect(self) -> dict[str, Json]:
@@ -72,7 +78,7 @@ class _Report:
             "mode": self._ask("mode", env.current_mode),
             "cache": self._cache(),
             "store": self._store(),
-            "config_folders": self._ask("config folders", _config_folders) or [],
+            "config_folders": self._folders(),
             "options": self._options(),
             "problems": self.problems,
         }
@@ -97,16 +103,22 @@ class _Report:
             "bytes": None if sizes is None else sum(sizes),
         }
 
+    def _folders(self) -> list[dict[str, Json]]:
+        found = self._ask("config folders", _config_folders) or []
+        self.problems += [f"config folder {one['path']}: it does not exist." for one in found if one["files"] is None]
+        return found
+
     def _store(self) -> dict[str, Json] | None:
         url = env.store_url()
         found = self._ask("shared store", lambda: shared.probe(url)) if url else None
         if found is not None and found.problem:
             what = "cannot be read" if found.round_trip_ms is None else "cannot be written"
-            self.problems.append(f"shared store {found.url}: {what}: {found.problem}")
+            self.problems.append(f"shared store {found.url}: it {what}: {found.problem}")
         return None if found is None else dict(vars(found))
 
     def _options(self) -> list[dict[str, Json]]:
-        self._ask("AUTOTUNED_DEVICE", env.command_line_device)
+        for variable in (env.command_line_device, env.compile_workers, env.seal_kind, env.install_kind):
+            self._ask("options", variable)
         values = options.values()
         return [
             {"name": option.name, "value": values[option.name], "default": option.default, "help": option.help}

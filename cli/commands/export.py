@@ -48,11 +48,6 @@ def export(
         terminal.print_json(written.to_json())
     for path in [] if as_json else written.files:
         terminal.say(f"wrote {path}")
-    if written.binaries is not None:
-        if not as_json:
-            terminal.print_built(written.binaries)
-        if written.binaries.missing:
-            terminal.complain(
-                f"error: missing: {terminal.counted(len(written.binaries.missing), 'binary', 'binaries')}"
-            )
-            raise typer.Exit(3)
+    if written.binaries is not None and not as_json:
+        terminal.print_built(written.binaries)
+    raise typer.Exit(terminal.built_code(written.binaries))

@@ -14,7 +14,7 @@ from autotuned.store import layout
 from .. import terminal
 
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
-_AGES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "": 86400.0}
+_AGES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def gc(
@@ -42,11 +42,15 @@ def gc(
     given = max_size is not None or max_age is not None
     max_bytes = _size(max_size) if max_size is not None else None if given else evict.DEFAULT_MAX_BYTES
     max_age_s = _age(max_age) if max_age is not None else None if given else evict.DEFAULT_MAX_AGE_S
-    folder = binaries or layout.root()
-    if binaries is not None and any(binaries.glob("*/*.json")):
+    if binaries is not None:
+        _check(binaries)
+    if binaries is None:
+        freed = evict.run(layout.root(), max_bytes, max_age_s)
+    elif any(binaries.glob("*/*.json")):
         freed = _unnamed(binaries, given)
     else:
-        freed = (evict.run if binaries is None else evict.run_kept)(folder, max_bytes, max_age_s)
+        freed = evict.run_kept(binaries, max_bytes, max_age_s)
+    place = layout.named() if binaries is None else str(binaries)
     if as_json:
         terminal.print_json(
             {
@@ -55,16 +59,23 @@ def gc(
                 "freed_bytes": freed.bytes,
                 "records": freed.kept_records,
                 "bytes": freed.kept_bytes,
-                "cache": str(folder),
+                "cache": place,
             }
         )
     else:
         what = "record" if binaries is None else "kernel"
         terminal.say(
             f"deleted {terminal.counted(freed.records, what)} and {terminal.counted(freed.leftovers, 'leftover')} "
-            f"({_words(freed.bytes)}); left in {folder}: "
+            f"({_words(freed.bytes)}); left in {place}: "
             f"{terminal.counted(freed.kept_records, what)} ({_words(freed.kept_bytes)})"
         )
+
+
+def _check(binaries: Path) -> None:
+    if layout.is_copy():
+        raise typer.BadParameter("expected without --store", param_hint="--binaries")
+    if not binaries.is_dir():
+        raise typer.BadParameter(f"expected an existing folder, found none at {binaries}", param_hint="--binaries")
 
 
 def _unnamed(folder: Path, given: bool) -> evict.Freed:
@@ -84,9 +95,11 @@ def _size(text: str) -> int:
 
 
 def _age(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", text.strip().lower())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip().lower())
     if match is None:
-        raise typer.BadParameter(f"expected an age such as 30d, 12h or 2w, got {text!r}", param_hint="--max-age")
+        raise typer.BadParameter(
+            f"expected an age with its unit, such as 30d, 12h or 2w, got {text!r}", param_hint="--max-age"
+        )
     return float(match[1]) * _AGES[match[2]]
 
 

@@ -27,8 +27,9 @@ def import_(
     if as_json:
         terminal.print_json(result.to_json())
     else:
+        stay = f"; {result.kept} measured here {'stays' if result.kept == 1 else 'stay'}" if result.kept else ""
         imported = terminal.counted(result.written, "choice")
-        terminal.say(f"imported {imported}; {result.same} were already there, {result.kept} measured here stay")
+        terminal.say(f"imported {imported}{terminal.were_there(result.same)}{stay}")
         if result.binaries:
             left = terminal.counted(result.binaries, "compiled kernel")
             terminal.say(f"{left} not imported: register_configs(FOLDER, binaries=True) serves them in place")

@@ -73,8 +73,10 @@ def list_(
         for name, some in itertools.groupby(found, lambda one: one.key.kernel):
             met |= _print(name, some)
         terminal.print_qualities(met)
+    elif layout.is_copy():
+        terminal.say(f"Nothing is stored in {layout.named()}.")
     else:
-        terminal.say(f"Nothing is stored in {layout.root()}, and there are no config files in:")
+        terminal.say(f"Nothing is stored in {layout.named()}, and there are no config files in:")
         terminal.say("\n".join(f"  {folder}" for folder in lookup.config_folders()))
 
 
@@ -99,7 +101,7 @@ def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: b
     wanting = found.missing if missing else None
     if as_json:
         terminal.print_json({
-            "cache": str(layout.root()),
+            "cache": layout.named(),
             "calls": str(path),
             "unused": None if never is None else [one.to_json() for one in never],
             "missing": None if wanting is None else [one.to_json() for one in wanting],
@@ -131,7 +133,7 @@ def _missing_cells(one: Missing) -> list[str]:
 
 def _print_json(found: Iterable[Stored]) -> None:
     """Print one document, streamed, since the choices may not fit into memory."""
-    terminal.write(f'{{\n "cache": {json.dumps(str(layout.root()))},\n "choices": [\n')
+    terminal.write(f'{{\n "cache": {json.dumps(layout.named())},\n "choices": [\n')
     lines = (f"  {json.dumps(one.to_json(), allow_nan=False)}" for one in found)
     comma = ""
     while terminal.is_read() and (some := list(itertools.islice(lines, TABLE_ROWS))):

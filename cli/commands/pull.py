@@ -30,7 +30,7 @@ def pull(
     Exit codes: 0 done; 3 files were skipped, for example not verified by AUTOTUNED_STORE_KEY; 1 the store cannot be
     read, or does not exist.
     """
-    _print(autotuned.pull(url, out), as_json, "wrote", "written", "the store holds no config files")
+    _print(autotuned.pull(url, out), as_json, "wrote", "the store holds no config files")
 
 
 def push(
@@ -48,10 +48,10 @@ def push(
 
     Exit codes: 0 done; 3 files were skipped; 1 the store cannot be read or written.
     """
-    _print(autotuned.push(folder, url), as_json, "sent", "sent", "the folder holds no config files")
+    _print(autotuned.push(folder, url), as_json, "sent", "the folder holds no config files")
 
 
-def _print(moved: Moved, as_json: bool, did: str, done: str, none: str) -> None:
+def _print(moved: Moved, as_json: bool, did: str, none: str) -> None:
     terminal.complain_of(moved.faults)
     if as_json:
         terminal.print_json(moved.to_json())
@@ -60,6 +60,6 @@ def _print(moved: Moved, as_json: bool, did: str, done: str, none: str) -> None:
     else:
         for name in moved.files:
             terminal.say(f"{did} {name}")
-        terminal.say(f"{terminal.counted(len(moved.files), 'file')} {done}; {moved.same} were already there")
+        terminal.say(f"{did} {terminal.counted(len(moved.files), 'file')}{terminal.were_there(moved.same)}")
     if moved.faults:
         raise typer.Exit(3)

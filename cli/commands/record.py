@@ -27,9 +27,8 @@ def record(
 
     Exit code: that of the command; 1 if nothing was recorded.
     """
-    if path.suffix != file.SUFFIX:
-        text = f"expected a file whose name ends in {file.SUFFIX}, as `autotuned tune` takes it, got {str(path)!r}"
-        raise typer.BadParameter(text, param_hint="CALLS.jsonl")
+    if problem := file.misnamed(path):
+        raise typer.BadParameter(problem, param_hint="CALLS.jsonl")
     target = path.expanduser().absolute()
     try:
         file.Writer(target).close()  # fail now, not after the command has run for hours

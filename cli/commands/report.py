@@ -62,6 +62,7 @@ def report(
     --compare shows the choices of A and B for the same calls side by side. Each is `device=h200`, `triton=3.6.0`, both
     separated by a comma, a config file, a folder of them, or the cache folder of another store.
     """
+    _check(out)
     kernel = kernel_of(kernel, named)
     if compare is not None:
         if recorded is not None:
@@ -70,6 +71,12 @@ def report(
         _show(found, out, as_json)
     else:
         _show(autotuned.report(kernel, calls=recorded, device=device, triton=triton), out, as_json)
+
+
+def _check(out: Path | None) -> None:
+    is_page = out is None or out.suffix.lower() in (".html", ".htm")
+    if out is not None and not is_page and (out.is_file() or not out.exists()):  # a pipe may have any name
+        raise typer.BadParameter(f"expected a name that ends in .html, got {str(out)!r}", param_hint="--out")
 
 
 def _show(found: Report | Comparison, out: Path | None, as_json: bool) -> None:

@@ -42,9 +42,11 @@ def tune(
         typer.Option(metavar="SECONDS", help="Stop after this long; the same command continues."),
     ] = None,
     isolate: Annotated[
-        bool | None,
-        typer.Option("--isolate/--in-process", help="Survive configs that hang or crash; the default on a GPU."),
-    ] = None,
+        bool, typer.Option("--isolate", help="Survive configs that hang or crash; the default on a GPU.")
+    ] = False,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Measure in this process; the default without a GPU.")
+    ] = False,
     devices: Annotated[
         str | None,
         typer.Option(metavar="LIST", help="GPUs to tune on: all, or indices or UUIDs separated by commas."),
@@ -83,11 +85,17 @@ def tune(
     The device is the GPU if there is one, otherwise Triton's interpreter; AUTOTUNED_DEVICE overrides this. --devices
     takes indices among the visible GPUs, or UUIDs (GPU-..., MIG-...) or prefixes of them. Each GPU has its own process.
 
-    Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or are not finished; 130 interrupted.
+    Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or are not finished, or some binaries could not be
+    compiled; 130 interrupted.
     """
     from autotuned.offline import ranges
 
     asked = ranges.parsed(cover) if cover else None
+    if isolate and in_process:
+        raise terminal.both_given("--isolate, --in-process")
+    if binaries and out is None:
+        raise typer.BadParameter("expected --out DIR with it, got none", param_hint="--binaries")
+    apart = True if isolate else False if in_process else None
     if dry_run:
         raise typer.Exit(_plan(targets, force, asked, as_json))
     from autotuned.offline.device import isolates
@@ -98,13 +106,13 @@ def tune(
             "--out": out, "--binaries": binaries, "--force": force, "--budget": budget, "--cover": cover,
             "--executor": executor != "local", "--ray-address": ray_address,
         }  # fmt: skip
-        raise typer.Exit(following.follow(targets, others, devices, isolate, timeout, as_json, EXIT_INTERRUPTED))
+        raise typer.Exit(following.follow(targets, others, devices, apart, timeout, as_json, EXIT_INTERRUPTED))
     try:
-        workers = bool(devices) or executor != "local" or isolates(isolate)
+        workers = bool(devices) or executor != "local" or isolates(apart)
         with terminal.users_output(as_json), Display(workers) as display:
             result = tune(
                 targets, out=out, devices=devices, budget_s=budget, force=force, binaries=binaries, progress=display,
-                isolate=isolate, timeout_s=timeout, executor=executor, ray_address=ray_address,
+                isolate=apart, timeout_s=timeout, executor=executor, ray_address=ray_address,
                 cover=asked,
             )  # fmt: skip
     except BaseException as error:  # show the results so far, also after a lost device or a full disk
@@ -179,9 +187,10 @@ def _print(result: TuneResult, as_json: bool) -> None:
     for path in result.files:
         terminal.say(f"wrote {path}")
     for one in result.cover or ():
+        tuned = f"{one.group}: tuned {terminal.counted(one.shapes, 'shape')}, and no more, since {one.why}."
+        does = "follow a rule" if one.by == "rule" else "run the winner of the nearest shape"
         lost = "" if one.mean is None else f"{one.mean:.1%} on average and {one.worst:.0%} in the worst case"
-        between = f", between which calls lose about {lost} with the {one.by}" * bool(lost)
-        terminal.say(f"{one.group}: {one.shapes} shapes tuned{between}; no more, since {one.why}.")
+        terminal.say(f"{tuned} Calls between them {does} and lose about {lost}." if lost else tuned)
     if result.binaries is not None:
         terminal.print_built(result.binaries)
 
@@ -222,6 +231,7 @@ def _exit_code(result: TuneResult) -> int:
         terminal.complain(f"{budget}; {len(open_)} cases are not finished. Run the same command again to continue.")
     elif cut:
         terminal.complain("the ranges of --cover are not finished. Run the same command again to continue.")
+    built = terminal.built_code(result.binaries)
     if not failed and not open_ and not cut:
-        return 0
+        return built
     return 3 if not failed or any(case.status == "done" for case in result.cases) else 1

@@ -35,6 +35,7 @@ def test_import_says_that_binaries_stay_where_they_lie(tmp_path):
     ship(tmp_path / "tuned")
     assert run_json("import", tmp_path / "tuned")["binaries"] == 1
     said = run("import", tmp_path / "tuned").output
+    assert said.startswith("imported 0 choices; 1 was there already\n")
     assert "1 compiled kernel not imported: register_configs(FOLDER, binaries=True)" in said
 
 
@@ -63,6 +64,11 @@ def test_gc_removes_what_no_entry_names_beside_config_files(tmp_path):
     assert "no entry names" in " ".join(run("gc", "--binaries", tmp_path, "--max-age", "1d", code=2).stderr.split())
 
 
+def test_gc_refuses_a_folder_that_is_not_there(tmp_path):
+    said = " ".join(run("gc", "--binaries", tmp_path / "typo", code=2).stderr.split())
+    assert f"invalid value for --binaries: expected an existing folder, found none at {tmp_path}/typo" in said
+
+
 def test_gc_leaves_what_it_cannot_read_beside_config_files(tmp_path):
     path = ship(tmp_path, named=[])
     path.with_suffix(".bin").write_bytes(content := b"autotuned-binaries 1 9 nothing")
@@ -73,6 +79,15 @@ def test_gc_leaves_what_it_cannot_read_beside_config_files(tmp_path):
 def test_tune_wants_a_folder_for_them():
     with pytest.raises(OptionError, match="expected a folder for them in out=, got none"):
         tune("autotuned.kernels.numpy_matmul", binaries=True)
+    said = run("tune", "autotuned.kernels.numpy_matmul", "--binaries", code=2).stderr
+    assert "invalid value for --binaries: expected --out DIR with it, got none" in " ".join(said.split())
+
+
+def test_tune_ends_like_export_if_some_cannot_be_built(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("kernels_not_built.py").write_text(KERNEL)
+    done = run("tune", "kernels_not_built.py", "--out=tuned", "--binaries", code=3)
+    assert "error: missing: 1 binary" in done.stderr and "no binary: tuned/" in done.stderr
 
 
 @pytest.mark.parametrize("names", [[], ["app.k"], ["k"]], ids=["all", "name", "suffix"])

@@ -74,7 +74,7 @@ def test_sizes_of_gc(text, size):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("1", 86400), ("90s", 90), ("2h", 7200), ("1.5d", 129600), ("1w", 604800)]
+    ("text", "seconds"), [("90s", 90), ("15m", 900), ("2h", 7200), ("1.5d", 129600), ("1w", 604800)]
 )
 def test_ages_of_gc(text, seconds):
     from autotuned.cli.commands import gc
@@ -83,7 +83,8 @@ def test_ages_of_gc(text, seconds):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--max-size", "big"), ("--max-age", "-3d"), ("--max-size", "-1"), ("--max-age", "")]
+    "arguments",
+    [("--max-size", "big"), ("--max-age", "-3d"), ("--max-size", "-1"), ("--max-age", ""), ("--max-age", "1")],
 )
 def test_a_limit_that_is_none_is_wrong_usage(arguments):
     paths = _keep(1)

@@ -31,6 +31,12 @@ def test_the_version_is_printed() -> None:
     assert _run("--version").stdout == f"autotuned {autotuned.__version__}\n"
 
 
+def test_python_m_is_the_same_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "autotuned", "tune"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: python -m autotuned tune [OPTIONS] TARGET...\n")
+
+
 @pytest.mark.parametrize("args", [["list"], ["--help"], ["tune", "--help"], ["clear", "--yes"]], ids=" ".join)
 def test_looking_imports_neither_torch_nor_triton(args: list[str]) -> None:
     code = (

@@ -334,6 +334,13 @@ def test_a_page_goes_through_a_pipe_which_stays(tmp_path):
     assert "</html>" in read[0]
 
 
+@pytest.mark.parametrize("name", ["r.pdf", "report"])
+def test_a_page_is_written_only_into_a_file_that_a_browser_opens(tmp_path, name):
+    result = run("--out", str(tmp_path / name), code=2)
+    assert f"--out: expected a name that ends in .html, got '{tmp_path}/{name}'" in " ".join(result.stderr.split())
+    assert not (tmp_path / name).exists()
+
+
 def test_a_page_that_cannot_be_written_is_said(tmp_path):
     keep()
     (tmp_path / "file").write_text("")

@@ -121,7 +121,10 @@ def text_of(form: str) -> Callable[[Path], None]:
 
 LOOKED_FOR = f"which is looked for in {{folder}}/{SLUG}/app.k.json"
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "not JSON": (lambda folder: (folder / SLUG / "app.k.json").write_text("{"), "Expecting property name"),
+    "not JSON": (
+        lambda folder: (folder / SLUG / "app.k.json").write_text("{"),
+        "expected JSON, got an error at column 2: Expecting property name enclosed in double quotes.",
+    ),
     "two files joined": (
         lambda folder: (folder / SLUG / "app.k.json").write_text((folder / SLUG / "app.k.json").read_text() * 2),
         "Extra data",

@@ -117,10 +117,13 @@ def test_a_shipped_config_that_is_no_candidate_any_more_is_said_once_and_the_nex
     assert lines(caplog)[0].startswith(f"config file {gone}: the config for this call is no longer among")
 
 
-def test_a_folder_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_a_folder_that_is_not_there_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", "/nowhere/at/all")
     assert sources.find(KEY, LIVE) is None
-    assert lines(caplog) == []
+    assert sources.find(KEY, LIVE) is None
+    assert lines(caplog) == [
+        "AUTOTUNED_CONFIG_PATH: there is no folder /nowhere/at/all: no config files are read from it."
+    ]
 
 
 def package_in_zip(root: Path, name: str, config: FakeConfig) -> None:

@@ -62,7 +62,7 @@ def test_it_measures_where_the_winner_changes(write: Write) -> None:
     assert {case["source"] for case in again["cases"]} == {"stored"}
     assert (sizes_of(again, "changes"), again["cover"]) == (changing, result["cover"])
     shown = run("tune", "mod_cover", "--cover", "n=1:4096").stdout
-    assert f"mod_cover.work 0.0: {len(changing)} shapes tuned" in shown
+    assert f"mod_cover.work 0.0: tuned {len(changing)} shapes, and no more, since " in shown
 
 
 @pytest.mark.parametrize(("most", "why"), [(16, "16 is the most for one group"), (40, None)], ids=["cap", "no cap"])
@@ -79,9 +79,11 @@ def test_what_is_lost_and_why_it_ended_is_one_sentence_that_is_true(
     [line] = [part for part in shown.split("mod_cover.work ") if part.startswith("0.0: ")]
     assert found.shapes == most or why is None
     assert found.mean is not None and found.mean > 1e-6  # it is no end of "enough"
-    lost = f"lose about {found.mean:.1%} on average and {found.worst:.0%} in the worst case with the {found.by}"
+    assert found.by == "nearest"
+    lost = f"lose about {found.mean:.1%} on average and {found.worst:.0%} in the worst case"
     why = why or "no shape between them would tell more"
-    assert line.startswith(f"0.0: {found.shapes} shapes tuned, between which calls {lost}; no more, since {why}.")
+    lost = f"Calls between them run the winner of the nearest shape and {lost}."
+    assert line.startswith(f"0.0: tuned {found.shapes} shapes, and no more, since {why}. {lost}")
     assert found.finished and "not finished" not in shown
 
 

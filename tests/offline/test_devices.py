@@ -273,6 +273,7 @@ def test_what_cannot_be_had_is_said_before_anything_starts(tmp_path, fake):
         (["--devices", "0,0"], "expected each GPU once"),
         (["--devices", "GPU-aaa"], "'GPU-aaa' matches 2"),
         (["--devices", "all", "--in-process"], "expected without devices, which needs processes"),
+        (["--isolate", "--in-process"], "--isolate, --in-process: expected one of the two, got both"),
         (["--devices", "0", "--executor", "ray"], "with executor ray, which finds the GPUs itself"),
         (["--executor", "slurm"], "expected local or ray, got 'slurm'"),
         (["--executor", "ray", "--in-process"], "expected without executor ray"),

@@ -26,6 +26,30 @@ def test_what_is_no_target_is_refused(given: Any) -> None:
         autotuned.tune(given)
 
 
+@pytest.mark.parametrize("given", [3, None, [3]], ids=repr)
+def test_what_is_no_path_is_said_with_what_came(given: Any) -> None:
+    got = "NoneType None" if given is None else "int 3"
+    for call in (
+        autotuned.check,
+        autotuned.merge,
+        autotuned.import_configs,
+        lambda paths: autotuned.diff(paths, paths),
+    ):
+        with pytest.raises(
+            ConfigFileError, match=f"^expected paths of config files or of folders of them, got {got}.$"
+        ):
+            call(given)
+
+
+@pytest.mark.parametrize("source", [3, None, "", autotuned], ids=["number", "nothing", "empty", "module"])
+def test_what_is_neither_package_nor_folder_is_not_registered(source: Any) -> None:
+    """An empty text was the current folder."""
+    with pytest.raises(
+        ConfigFileError, match="^register_configs: expected a package such as 'mypkg.tuned', or a folder"
+    ):
+        autotuned.register_configs(source)
+
+
 def test_no_path_is_no_success() -> None:
     for call in (
         autotuned.check,

@@ -178,6 +178,14 @@ def test_a_dot_in_place_of_the_colon_is_recognised(write: Write) -> None:
     assert "is written 'mod_dot:work'" in _refusal("mod_dot.work")
 
 
+def test_a_kernel_of_another_programs_main_cannot_be_imported() -> None:
+    """It said that `__main__`, which is the command line's here, has no such kernel."""
+    text = _refusal("__main__:work")
+    assert (
+        "expected a kernel that can be imported, got one of another program's `__main__`. Put it into a module" in text
+    )
+
+
 def test_a_missing_file_names_the_nearest(write: Write) -> None:
     path = write("kernels_y.py", TUNED)
     assert f"there is no file {path.with_name('kernel_y.py')}. Did you mean {str(path)!r}?" in _refusal("kernel_y.py")

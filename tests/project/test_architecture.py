@@ -14,8 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "autotuned"
 C_FILES = sorted((PACKAGE / "launch" / "c").glob("*.[ch]"))
 LAUNCHER = PACKAGE / "launch" / "c" / "module.c"
-LIBRARY = sorted(path for path in PACKAGE.rglob("*.py") if path.parent.name not in ("kernels", "startup"))
-EVERYTHING = sorted([*LIBRARY, *(PACKAGE / "kernels").glob("*.py"), *(ROOT / "cli").rglob("*.py")])
+ENTRY = PACKAGE / "__main__.py"  # which is the command line's, and alone imports it
+LIBRARY = sorted(
+    path for path in PACKAGE.rglob("*.py") if path != ENTRY and path.parent.name not in ("kernels", "startup")
+)
+EVERYTHING = sorted([*LIBRARY, ENTRY, *(PACKAGE / "kernels").glob("*.py"), *(ROOT / "cli").rglob("*.py")])
 
 # What lies at the top of `autotuned/`, then its packages: each imports from those before it, also where only types need
 # it, and from itself, where no file leads back to itself.
@@ -62,10 +65,10 @@ def imports_of(path: Path) -> frozenset[str]:
 
 def test_the_top_of_the_package_is_a_few_files_and_the_packages():
     files = [path.name for path in PACKAGE.iterdir() if path.is_file() and path.suffix != ".so"]
-    assert len(files) <= 12
+    assert len(files) <= 13
     assert {path.name for path in PACKAGE.glob("*/__init__.py")} == {"__init__.py"}
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert {path.stem for path in PACKAGE.glob("*.py")} | folders == {*RANK, "kernels"}
+    assert {path.stem for path in PACKAGE.glob("*.py")} | folders == {*RANK, "kernels", ENTRY.stem}
 
 
 def test_the_design_page_lists_the_packages_in_this_order():
@@ -93,7 +96,7 @@ def test_no_imports_run_in_a_circle():
 
 def test_nothing_imports_the_command_line():
     others = [path for path in EVERYTHING if not path.is_relative_to(ROOT / "cli")]
-    assert [path for path in others if "cli" in imports_of(path)] == []
+    assert [path for path in others if "cli" in {name.partition(".")[0] for name in imports_of(path)}] == [ENTRY]
 
 
 def uses(pattern: str, files=EVERYTHING) -> set[str]:

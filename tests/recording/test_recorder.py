@@ -19,6 +19,7 @@ import autotuned
 from autotuned import autotune
 from autotuned.errors import RecordingError
 from autotuned.recording import arguments, file, grids, recorder
+from autotuned.resolve import active
 
 CONFIGS = [Config({"step": step}) for step in (1, 2)]
 
@@ -261,6 +262,21 @@ def test_a_file_that_tune_would_not_take_is_refused_before_the_command_runs(tmp_
 def test_a_command_that_cannot_be_run_leaves_no_file(tmp_path):
     result = CliRunner().invoke(app, ["record", str(tmp_path / "c.jsonl"), "--", "no-such-command"])
     assert result.exit_code == 127 and not (tmp_path / "c.jsonl").exists()
+
+
+def test_a_name_that_no_command_takes_is_refused(tmp_path, monkeypatch, caplog):
+    """`tune` took such a file for a module, after hours of recording."""
+    path = tmp_path / "calls.txt"
+    with pytest.raises(RecordingError, match=r"^expected a file whose name ends in .jsonl"), autotuned.record(path):
+        pass
+    monkeypatch.setattr(recorder, "_refused", set())
+    monkeypatch.setenv("AUTOTUNED_RECORD", str(path))
+    recorder.begin_if_asked()
+    assert (
+        "AUTOTUNED_RECORD: nothing is recorded: expected a file " in caplog.text
+        and not active.recorders
+        and not path.exists()
+    )
 
 
 def test_that_nothing_can_be_recorded_is_said_once_a_process(tmp_path):

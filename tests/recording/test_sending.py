@@ -70,8 +70,11 @@ def test_processes_of_a_cache_folder_are_added_up_and_hosts_too(url: str, tmp_pa
     ("environment", "says"),
     [
         ({"AUTOTUNED_STORE_READ_ONLY": "1"}, "expected one to write, got AUTOTUNED_STORE_READ_ONLY=1"),
-        ({"AUTOTUNED_STORE_KEY": "short"}, "key: expected at least"),
-        ({"AUTOTUNED_RECORD": "-"}, "expected a URL such as redis://host:6379/0 or file:///folder, got nothing"),
+        ({"AUTOTUNED_STORE_KEY": "short"}, "AUTOTUNED_STORE_KEY: expected at least"),
+        (
+            {"AUTOTUNED_RECORD": "-"},
+            "expected a URL such as redis://host:6379/0 or file:///folder, got - for AUTOTUNED_STORE, which is not set",
+        ),
     ],
 )
 def test_where_nothing_can_be_sent_nothing_is_recorded_which_is_said_once(

@@ -16,8 +16,9 @@ from stores import Host
 
 import autotuned
 from autotuned import env
-from autotuned.errors import NotTunedError
-from autotuned.remote import connection
+from autotuned.errors import NotTunedError, StoreError
+from autotuned.remote import client, connection
+from autotuned.remote.place import place
 from autotuned.store import layout, listing
 
 SECRET = "a key of a fleet, not a secret"
@@ -240,7 +241,29 @@ def test_a_package_that_is_not_there_is_one_line(redis_url: str, host: Any, monk
     assert any("pip install 'autotuned[redis]'" in line for line in lines(caplog))
     monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
     assert host("b").call(1, "s3://bucket/folder") == (1, 1)
-    assert any("pip install 'autotuned[fsspec]'" in line for line in lines(caplog))
+    assert any("pip install 'autotuned[fsspec]' s3fs)" in line for line in lines(caplog))
+
+
+@pytest.mark.parametrize(
+    ("url", "missing"),
+    [("s3://bucket/folder", " s3fs"), ("filecache::gs://bucket/folder", " gcsfs"), ("hdfs://host/folder", "")],
+)
+def test_the_advice_names_the_package_of_the_url_beside_the_extra(url: str, missing: str, monkeypatch: Any) -> None:
+    pytest.importorskip("fsspec", reason="needs the package fsspec")
+
+    def is_missing(protocol: str) -> None:
+        raise ImportError(f"a package for {protocol}")
+
+    monkeypatch.setattr("fsspec.get_filesystem_class", is_missing)
+    with pytest.raises(StoreError) as caught:
+        client.backend_of(place(url))
+    assert str(caught.value).endswith(f". pip install 'autotuned[fsspec]'{missing}")
+
+
+def test_where_nothing_is_missing_nothing_is_advised() -> None:
+    pytest.importorskip("fsspec", reason="needs the package fsspec")
+    with pytest.raises(StoreError, match="got ValueError: Protocol not known: nosuch.$"):
+        client.backend_of(place("nosuch://host/folder"))
 
 
 def test_clocks_an_hour_apart_change_nothing(redis_url: str, host: Any, monkeypatch: Any) -> None:

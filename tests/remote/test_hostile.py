@@ -394,8 +394,8 @@ def test_a_key_that_is_set_and_empty_is_refused_and_not_taken_for_none(monkeypat
     monkeypatch.setenv("AUTOTUNED_STORE", "redis://host/0")
     monkeypatch.setenv("AUTOTUNED_STORE_KEY", key)
     assert connection.store() is None
-    assert "key: expected at least 16 letters, got 0" in caplog.text
-    with pytest.raises(OptionError, match="key: expected at least 16 letters, got 0"):
+    assert "AUTOTUNED_STORE is not used: AUTOTUNED_STORE_KEY: expected at least 16 letters, got 0" in caplog.text
+    with pytest.raises(OptionError, match="^AUTOTUNED_STORE_KEY: expected at least 16 letters, got 0"):
         autotuned.connect("redis://host/0")
 
 

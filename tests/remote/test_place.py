@@ -71,7 +71,7 @@ def test_a_dash_stands_for_the_store_of_the_environment(monkeypatch: pytest.Monk
     monkeypatch.setenv("AUTOTUNED_STORE", "redis://me:hush@host:1/0#team")
     assert (place("-").url, place("-").namespace) == ("redis://me:hush@host:1/0", "team")
     monkeypatch.delenv("AUTOTUNED_STORE")
-    with pytest.raises(OptionError, match="expected a URL such as redis://host:6379/0 or file:///folder, got nothing"):
+    with pytest.raises(OptionError, match="or file:///folder, got - for AUTOTUNED_STORE, which is not set"):
         place("-")
 
 

@@ -9,9 +9,10 @@ import torch
 import triton
 import triton.language as tl
 from doubled import ARGUMENTS, CONFIGS, DEVICE, double
+from fakes import FakeConfig
 from paths import quick
 from stepped import STEPS
-from stored import says
+from stored import lines, says
 from triton import Config
 
 import autotuned
@@ -212,6 +213,23 @@ def test_top_k(top_k, xy):
     prune = {"perf_model": lambda **arguments: 1.0, "top_k": top_k}
     with pytest.raises(PruningError, match="top_k: expected an int of 1 or more, or a float above 0 and at most 1"):
         autotune(CONFIGS, prune_configs_by=prune)(double)[(4,)](*xy, 50)
+
+
+# -- variables -------------------------------------------------------------------------------------------------------
+
+
+def test_a_number_of_workers_that_is_none_is_said_once_where_nothing_compiles(monkeypatch, caplog):
+    """It is an error on a GPU, and was silent on the machine where somebody tries the program first."""
+    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "x")
+
+    def work(x, *, step):
+        return x
+
+    tuned = autotune([FakeConfig({"step": 1}), FakeConfig({"step": 2})], key=["x"], do_bench=quick)(work)
+    assert (tuned(1), tuned(2)) == (1, 2)
+    [line] = lines(caplog)
+    assert line.startswith("AUTOTUNED_COMPILE_WORKERS is ignored here")
+    assert "expected a number of 0 or more, got 'x'. Unset it" in line
 
 
 # -- modes -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from autotuned.binaries import merge
 from autotuned.configfiles import exchange, writer
 from autotuned.configfiles.file import Fault
 from autotuned.errors import StoreError
-from autotuned.offline.report import stored
 from autotuned.recording import file as calls
 from autotuned.recording import sending
 from autotuned.remote import client
@@ -26,8 +25,8 @@ from autotuned.remote.place import (
     RECORDINGS,
     RECORDS,
     Place,
+    configured,
     digest_of,
-    place,
 )
 from autotuned.store import layout, locks, record
 from autotuned.typed_json import JsonFields
@@ -42,7 +41,7 @@ def opened(url: str) -> tuple[Place, client.Backend]:
         OptionError: The URL or a variable is invalid.
         StoreError: Its package is not installed, or refuses the URL or an option.
     """
-    at = place(url, **env.store_settings())
+    at = configured(url)
     return at, client.backend_of(at)
 
 
@@ -87,7 +86,7 @@ def in_place(url: str, heads: bool = False) -> Iterator[None]:
         StoreError: The store cannot be read, or does not exist.
     """
     at, backend = existing(url)
-    with disk.temporary_folder() as folder, env.cache_dir_set(folder), stored.of_store():
+    with disk.temporary_folder() as folder, env.cache_dir_set(folder), layout.copy_of(at.words):
         with _said(at):
             there = dict(_sized(at, backend) if heads else _copied(at, backend))
         yield
@@ -141,7 +140,7 @@ class Probe:
 
 def probe(url: str) -> Probe:
     """Test reading, writing and deleting in a shared store; OptionError if the URL or a variable is invalid."""
-    at = place(url, **env.store_settings())
+    at = configured(url)
     known = at.words, at.namespace
     try:
         backend = client.backend_of(at)
@@ -151,7 +150,7 @@ def probe(url: str) -> Probe:
         backend.read(name, 100)
         spent_ms = (time.perf_counter() - start) * 1e3
     except Exception as error:  # each client has its own errors
-        return Probe(*known, None, "none", at.key is not None, False, at.scrubbed(error))
+        return Probe(*known, None, "none", at.key is not None, False, _problem(at, error))
     rights, problem = "read only", ""
     if not at.read_only:
         try:
@@ -159,8 +158,13 @@ def probe(url: str) -> Probe:
             backend.remove(name)
             rights = "read and write"
         except Exception as error:
-            rights, problem = "read, not write", at.scrubbed(error)
+            rights, problem = "read, not write", _problem(at, error)
     return Probe(*known, spent_ms, rights, at.key is not None, backend.has_leases, problem)
+
+
+def _problem(at: Place, error: Exception) -> str:
+    """An error of a store, without the store's name, which stands before it."""
+    return at.scrubbed(error).removeprefix(f"{StoreError.__name__}: shared store {at.words}: ")
 
 
 # -- config files ----------------------------------------------------------------------------------------------------

@@ -111,6 +111,17 @@ class Comparison:
     only_a: Sequence[ReportCase]
     only_b: Sequence[ReportCase]
 
+    def __repr__(self) -> str:
+        """A line, since the fields fill a notebook; `str` has them."""
+        counts = f"{len(self.pairs)} on both sides, {len(self.only_a)} on A only, {len(self.only_b)} on B only"
+        return f"<Comparison of {self.a} (A) with {self.b} (B): calls {counts}; see .kernels, .pairs and .slower>"
+
+    def __str__(self) -> str:
+        return (
+            f"Comparison(a={self.a!r}, b={self.b!r}, pairs={self.pairs!r}, only_a={self.only_a!r}, "
+            f"only_b={self.only_b!r})"
+        )
+
     @cached_property
     def kernels(self) -> list[PairSummary]:
         """Summaries by kernel, devices and toolchains."""

@@ -36,6 +36,15 @@ class Report:
     coverage: Usage | None = None
     older: int = 0
 
+    def __repr__(self) -> str:
+        """A line, since the fields fill a notebook; `str` has them."""
+        calls, kernels = len(self.cases), len(by_kernel(self.cases))
+        counts = f"{calls} call{'s' * (calls != 1)} of {kernels} kernel{'s' * (kernels != 1)}"
+        return f"<Report on {counts}: see .kernels, .devices, .worst and .suggestions>"
+
+    def __str__(self) -> str:
+        return f"Report(cases={self.cases!r}, coverage={self.coverage!r}, older={self.older!r})"
+
     @cached_property
     def devices(self) -> list[Summary]:
         """A summary for each device and toolchain, the interpreter last."""
@@ -122,4 +131,4 @@ def report(
 def _nothing(kernel: str | None) -> KernelNameError:
     if kernel is not None:
         listing.named(stored.kernels(), kernel)
-    return KernelNameError(f"nothing is tuned in {layout.root()}, nor in config files: tune something first.", name="")
+    return KernelNameError(f"nothing is tuned in {layout.named()}, nor in config files: tune something first.", name="")

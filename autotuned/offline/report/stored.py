@@ -6,7 +6,6 @@ import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,7 @@ from autotuned.gpu.device import from_json
 from autotuned.key import words
 from autotuned.key.key import Key
 from autotuned.key.nearest_key import parts
-from autotuned.store import listing
+from autotuned.store import layout, listing
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Quality, TuningRecord
 from autotuned.tunable import configs
@@ -28,19 +27,6 @@ from autotuned.typed_json import Json
 log = logging.getLogger("autotuned")
 
 STORE = "store"
-
-
-_only: list[str] = []  # not empty within `of_store`
-
-
-@contextmanager
-def of_store() -> Iterator[None]:
-    """List only records, no config files, inside a `with` block."""
-    _only.append(STORE)
-    try:
-        yield
-    finally:
-        _only.pop()
 
 
 @dataclass(frozen=True)
@@ -104,7 +90,7 @@ class Stored:
             "device": self.device,
             "triton": self.key.context.get("triton"),
             "source": self.source,
-            "path": self.path,
+            "path": None if layout.is_copy() else self.path,  # of a temporary copy
         }
 
 
@@ -169,8 +155,8 @@ def choices(wanted: Filter = Filter(), heads: bool = False, once: bool = False) 
 
 
 def shipped(kernel: str | None = None, own: bool = True) -> Iterable[tuple[str, Key, Entry]]:
-    """`lookup.shipped`, or nothing within `of_store`."""
-    return () if _only else lookup.shipped(kernel, own=own)
+    """`lookup.shipped`, or nothing for a shared store's records."""
+    return () if layout.is_copy() else lookup.shipped(kernel, own=own)
 
 
 def choices_in(path: Path) -> Iterator[Stored]:

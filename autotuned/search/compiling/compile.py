@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from autotuned import env
 from autotuned.search import failures
 from autotuned.search.compiling import crew, parallelism
 from autotuned.search.compiling.pool import Pool, Slot, Wanted
@@ -67,6 +68,8 @@ class CompileStream:
         self._binaries: dict[Hashable, int] = {}
         self._pool: Pool | None = None
         self._memory = SharedMemory(compiledkernel.shared_memory_limit() if tunable.compiles_ahead else None)
+        if not tunable.compiles_ahead:
+            env.say_if_workers_are_wrong()
         self.done = 0  # configs compiled, or failed
         self.excluded: dict[str, str] = {}  # why configs do not compile, without passing reasons; by identity
 

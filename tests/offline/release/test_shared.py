@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,13 @@ def test_a_listing_leaves_out_what_is_not_signed(url: str, monkeypatch: pytest.M
     assert "are ignored" in caplog.text
 
 
+def test_what_moved_and_what_was_there_is_said_in_words(url: str, tmp_path: Path) -> None:
+    shipped.write(tmp_path / "one", (make_key(1), SMALL))
+    first, again = (run("push", tmp_path / "one", url).stdout.splitlines()[-1] for _ in range(2))
+    assert (first, again) == ("sent 1 file", "sent 0 files; 1 was there already")
+    assert run("pull", url, "--out", tmp_path / "out").stdout.splitlines()[-1] == "wrote 1 file"
+
+
 def test_gc_bounds_the_store_and_leaves_the_users_alone(url: str) -> None:
     sent(url, *range(6))
     records.keep(TuningRecord(make_key(3), form(SMALL), 10.0, "ok", (), {}))
@@ -95,6 +103,24 @@ def test_gc_bounds_the_store_and_leaves_the_users_alone(url: str) -> None:
     assert (done["deleted"], done["records"]) == (4, 2)
     assert len(in_store(url)) == 2
     assert records.read_of(make_key(3)) is not None
+
+
+def test_results_name_the_store_and_not_the_copy_of_it(url: str, tmp_path: Path) -> None:
+    sent(url, 1)
+    assert f"; left in {url}: 1 record " in run("gc", "--store", url).stdout
+    assert json.loads(run("gc", "--store", url, "--json").stdout)["cache"] == url
+    listed = json.loads(run("list", "--store", url, "--json").stdout)
+    assert (listed["cache"], listed["choices"][0]["path"]) == (url, None)
+    run("gc", "--store", url, "--max-size", "0")
+    assert run("list", "--store", url).stdout == f"Nothing is stored in {url}.\n"
+    assert f"error: nothing is tuned in {url}, " in run("report", "--store", url, code=1).stderr
+    assert json.loads(run("gc", "--json").stdout)["cache"] == str(layout.root())
+
+
+def test_a_shared_store_has_no_folder_of_binaries(url: str, tmp_path: Path) -> None:
+    sent(url, 1)
+    done = run("gc", "--store", url, "--binaries", tmp_path, code=2)
+    assert "--binaries: expected without --store" in done.stderr
 
 
 def test_gc_removes_old_recordings_and_a_server_forgets_them(
@@ -278,6 +304,23 @@ def test_a_store_that_is_away_is_one_line_without_its_password(tmp_path: Path) -
         assert "redis://***@127.0.0.1" in done.stderr and "hush" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("AUTOTUNED_STORE_KEY", "short", "expected at least 16 letters, got 5"),
+        ("AUTOTUNED_STORE_WAIT_S", "q", "expected seconds, got 'q'"),
+        ("AUTOTUNED_STORE_WAIT_S", "-1", "expected seconds of 0 or more, got -1.0"),
+        ("AUTOTUNED_STORE_READ_ONLY", "maybe", "expected one of 0, 1, got 'maybe'"),
+    ],
+)
+def test_a_wrong_variable_is_named_and_no_option_that_there_is_not(
+    url: str, tmp_path: Path, monkeypatch: Any, name: str, value: str, expected: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    for command in (["list", "--store", url], ["pull", url, "--out", tmp_path / "out"], ["push", tmp_path, url]):
+        assert f"error: invalid value: {name}: {expected}" in run(*command, code=2).stderr
+
+
 # -- doctor ----------------------------------------------------------------------------------------------------------
 
 
@@ -298,13 +341,22 @@ def test_the_probe_says_how_far_the_store_is_and_what_may_be_done(url: str, tmp_
 def test_doctor_shows_the_store_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     if why := servers.redis_missing():
         pytest.skip(why)
-    monkeypatch.setenv("AUTOTUNED_STORE", f"redis://:hush-hush@127.0.0.1:{servers.free_port()}/0#team")
+    monkeypatch.setenv("AUTOTUNED_STORE", f"redis://:hush-hush@127.0.0.1:{(port := servers.free_port())}/0#team")
     monkeypatch.setenv("AUTOTUNED_STORE_KEY", SECRET)
     done = run("doctor", "--json")
     store = json.loads(done.stdout)["store"]
     assert (store["namespace"], store["rights"], store["signed"]) == ("team", "none", True)
     for text in (done.stdout, run("doctor").stdout):
         assert "hush" not in text and SECRET not in text
-    assert any("cannot be read" in problem for problem in json.loads(done.stdout)["problems"])
+    [problem] = json.loads(done.stdout)["problems"]
+    assert problem.startswith(f"shared store redis://***@127.0.0.1:{port}/0: it cannot be read: ConnectionError: ")
     assert not {"AUTOTUNED_STORE", "AUTOTUNED_STORE_KEY"} & env.for_nodes().keys()
     assert layout.root().name.startswith("cache-")
+
+
+def test_doctor_says_once_which_package_a_store_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    monkeypatch.setenv("AUTOTUNED_STORE", "redis://host/0")
+    [problem] = json.loads(run("doctor", "--json").stdout)["problems"]
+    assert problem.startswith("shared store redis://host/0: it cannot be read: expected the package redis, got ")
+    assert problem.endswith("pip install 'autotuned[redis]'") and problem.count("redis://host/0") == 1

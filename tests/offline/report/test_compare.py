@@ -55,6 +55,18 @@ def test_devices_are_paired_by_call_and_toolchain() -> None:
     assert pair.a.stored.median_us == 8.0
 
 
+def test_a_notebook_shows_a_line_and_print_all() -> None:
+    put(1, {16: 4.0})
+    put(1, {16: 2.0}, device=H200)
+    found = autotuned.compare("device=h100", "device=h200")
+    assert repr(found) == (
+        "<Comparison of device=h100 (A) with device=h200 (B): calls 1 on both sides, 0 on A only, 0 on B only; "
+        "see .kernels, .pairs and .slower>"
+    )
+    assert str(found).startswith("Comparison(a='device=h100', b='device=h200', pairs=[Pair(")
+    assert str(found).endswith(", only_a=[], only_b=[])")
+
+
 def test_interpreter_and_device_have_no_ratio() -> None:
     put(1, {16: 4.0})
     put(1, {16: 4000.0}, device=INTERPRETER.to_json())

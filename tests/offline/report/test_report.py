@@ -64,6 +64,14 @@ def test_nothing_is_averaged_over_devices_and_toolchains() -> None:
     assert len(found.kernels) == 4 and {one.kernel for one in found.kernels} == {"app.k"}
 
 
+def test_a_notebook_shows_a_line_and_print_all() -> None:
+    keep(make_key(1), steady)
+    found = autotuned.report()
+    assert repr(found) == "<Report on 1 call of 1 kernel: see .kernels, .devices, .worst and .suggestions>"
+    assert str(found) == f"Report(cases={found.cases!r}, coverage=None, older=0)"
+    assert all(hasattr(found, name) for name in ("kernels", "devices", "worst", "suggestions"))
+
+
 def test_what_runs_untuned_is_the_default_else_the_first_of_the_list() -> None:
     keep(make_key(1), steady, default=4)
     keep(make_key(2), steady, default=0)
