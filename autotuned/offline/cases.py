@@ -19,6 +19,7 @@ from autotuned.offline.ranges import Wanted
 from autotuned.offline.replay import Replayed
 from autotuned.offline.targets import Found
 from autotuned.recording.file import SUFFIX
+from autotuned.tunable.call import Call
 
 HINT = "Register some: @kernel.case over a generator fn(device) of dict(args=(...), kwargs={...}, grid=...)."
 
@@ -140,6 +141,13 @@ def of(found: Found, device: str) -> Iterator[Case]:
         yield Case(found, error=found.reason, count=found.count)
     else:
         yield from (Case(found, call, count=call.count) for call in found.calls)
+
+
+def bound(case: Case) -> Call:
+    """The call of a generator's case; TargetError if the generator failed, CallError if it does not fit the kernel."""
+    if case.error:
+        raise TargetError(case.error, target=case.found.name)
+    return modules.bind(case.found, case.given)
 
 
 def generated(found: Found, generator: CaseGenerator, device: str) -> Iterator[Case]:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from autotuned.binaries import writer as binary_files
 from autotuned.configfiles import lookup, shipped_rules, writer
 from autotuned.configfiles.file import ConfigFile, Entry, passed, rounded
-from autotuned.errors import DeviceLostError, TargetError
+from autotuned.errors import DeviceLostError
 from autotuned.key import opaque
 from autotuned.key.key import Key
-from autotuned.offline import targets
-from autotuned.offline.cases import Case, reason
+from autotuned.offline import cases
+from autotuned.offline.cases import Case
 from autotuned.offline.targets import Found
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import search
@@ -147,9 +147,7 @@ def contest_of(files: Iterable[tuple[Path, ConfigFile]], case: Case) -> Contest 
         CallError: The case does not fit its kernel.
         DeviceLostError: A config left the device in an error state.
     """
-    if case.error:
-        raise TargetError(case.error, target=case.found.name)
-    call, tuner = targets.bind(case.found, case.given), case.found.tuner
+    call, tuner = cases.bound(case), case.found.tuner
     key, live = tuner.chooser.key(call), tuner.chooser.candidates(call)
     offered = _offered(files, key, live, tuner)
     if offered is None or not any(tuner.tunable.launches(call, config) for config in live.values()):
@@ -159,7 +157,7 @@ def contest_of(files: Iterable[tuple[Path, ConfigFile]], case: Case) -> Contest 
     except DeviceLostError:
         raise
     except Exception as error:  # the kernel's: it fails with every config
-        return _not_run(key, offered, reason(error))
+        return _not_run(key, offered, cases.reason(error))
 
 
 def _not_run(key: Key, offered: Offered, why: str) -> Contest:

@@ -210,19 +210,19 @@ def _timed(key: Key) -> TuningRecord | None:
 
 def _measure_missing(known: _Known, targets: str | Iterable[str]) -> None:
     """Time cases with configs that won other calls of their group, if these times are missing."""
+    from autotuned.offline import cases
     from autotuned.offline import targets as modules
     from autotuned.offline.device import tensors_on, use_device
 
     device = tensors_on(use_device())
-    winners = {id(call): {one.entry.identity for one in calls} for calls in known.groups() for call in calls}
+    winners = {call.key: {one.entry.identity for one in calls} for calls in known.groups() for call in calls}
     for found in [one for target in modules.texts(targets) for one in modules.load(target)]:
-        for generator in found.tuned.cases:
-            for case in generator(device):
-                call = modules.bind(found, case)
-                there = known.calls.get(found.tuner.chooser.key(call))
-                if there is not None:
-                    _time(there, found.tuner, call, winners[id(there)])
-                    known.refresh(there.key)
+        for case in cases.of(found, device):
+            call = cases.bound(case)
+            there = known.calls.get(found.tuner.chooser.key(call))
+            if there is not None:
+                _time(there, found.tuner, call, winners[there.key])
+                known.refresh(there.key)
 
 
 def _time(there: _Call, tuner: Tuner, call: Call, wanted: Collection[str]) -> None:
