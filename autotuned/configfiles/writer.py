@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -88,7 +89,7 @@ def _add(
             if file.device != from_json(where):  # two names that become one slug
                 text = f"config file {path}: expected {from_json(where)}, got {file.device}."
                 raise ConfigFileError(text, path=str(path))
-            file.add(context, _with_binaries(file.find(key), entry))
+            file.add(context, _with_facts_of(file.find(key), entry))
         if rules is not None:
             for name, (rule, calls) in rules[1].items():
                 file.set_rule(rules[0], name, rule, calls)
@@ -118,10 +119,12 @@ def take_out(keys: Sequence[Key], path: Path) -> ConfigFile | None:
     return file
 
 
-def _with_binaries(before: Entry | None, entry: Entry) -> Entry:
-    """The new entry, with the old one's binaries added if the config is the same."""
+def _with_facts_of(before: Entry | None, entry: Entry) -> Entry:
+    """The new entry, with what only the old one knows if the config is the same: its binaries, and its times."""
     if before is None or before.identity != entry.identity:
         return entry
+    if entry.median_us is None:
+        entry = replace(entry, median_us=before.median_us, vs_default=before.vs_default or entry.vs_default)
     return entry.with_binaries((*before.binaries, *entry.binaries))
 
 

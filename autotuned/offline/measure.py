@@ -233,10 +233,11 @@ def _note_record(result: CaseResult, record: TuningRecord, form: Json, question:
     """Fill a result from a record; returns the config file's entry, None if it is valid only in this process."""
     forms = {identity: json.loads(identity) for identity in question.live}
     first = next(iter(forms.values()))
-    won = record.timing_of(form) or Timing(form)
-    # The config that runs; another one if the record's winner is no longer a candidate.
-    record = record.replace(winner=won.config, median_us=won.median_us)
-    result.config, result.median_us, result.quality = won.config, won.median_us, record.quality
+    if record.timings:  # an imported record has none, only the winner's time
+        won = record.timing_of(form) or Timing(form)
+        # The config that runs; another one if the record's winner is no longer a candidate.
+        record = record.replace(winner=won.config, median_us=won.median_us)
+    result.config, result.median_us, result.quality = record.winner, record.median_us, record.quality
     result.measured_configs = sum(timing.identity in forms for timing in record.timings)
     result.vs_first, result.vs_default = record.ratio_of(first), record.vs_default
     if not portable(record.key.to_json(), form):

@@ -57,6 +57,18 @@ def test_files_that_serve_are_copied_into_another_folder(write: Write, monkeypat
     assert "mod_work.work.json" in _run("tune", "mod_work").stdout
 
 
+def test_an_imported_choice_is_shipped_with_its_times(write: Write, tmp_path: Path) -> None:
+    [path] = _json("tune", _work(write), "--out", "tuned")["files"]
+    before = Path(path).read_text()
+    _run("clear", "--yes")
+    _run("import", "tuned")
+    for out in ("tuned", "another"):
+        data = _json("tune", _work(write), "--out", out)
+        found = {(row["source"], row["median_us"], row["vs_default"]) for row in data["cases"]}
+        assert found == {("stored", 1000, 4)}
+        assert Path(*data["files"]).read_text() == before
+
+
 def test_a_file_that_was_not_there_before_serves_at_once(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", "tuned")
     [path] = _json("tune", _work(write, "1"), "--out", "tuned")["files"]

@@ -10,7 +10,7 @@ from stored import config_of
 
 from autotuned import disk
 from autotuned.configfiles import lookup, writer
-from autotuned.configfiles.file import Entry
+from autotuned.configfiles.file import Entry, parse
 from autotuned.errors import ConfigFileError
 from autotuned.key.key import Key
 from autotuned.resolve import sources
@@ -34,6 +34,25 @@ def test_shipping_adds_to_the_file_of_kernel_and_device(tmp_path: Path) -> None:
         (str(path), older),
         (str(path), KEY),
     ]
+
+
+@pytest.mark.parametrize(
+    ("config", "us", "gain", "expected"),
+    [
+        (SMALL, None, None, (10.0, 1.5)),
+        (SMALL, None, 1.2, (10.0, 1.5)),
+        (SMALL, 8.0, None, (8.0, None)),
+        (LARGE, None, None, (None, None)),
+    ],
+    ids=["without times", "with a gain alone", "measured again", "another config"],
+)
+def test_shipping_a_config_again_loses_no_time_that_the_file_has(
+    tmp_path: Path, config: FakeConfig, us: float | None, gain: float | None, expected: tuple[float | None, ...]
+) -> None:
+    writer.ship(KEY, Entry(KEY.call, form(SMALL), 10.0, 1.5), tmp_path)
+    path = writer.ship(KEY, Entry(KEY.call, form(config), us, gain), tmp_path)
+    [(_, entry)] = parse(path.read_text(), str(path)).entries()
+    assert (entry.median_us, entry.vs_default) == expected
 
 
 @pytest.mark.parametrize("kind", BROKEN)
