@@ -120,11 +120,13 @@ def take_out(keys: Sequence[Key], path: Path) -> ConfigFile | None:
 
 
 def _with_facts_of(before: Entry | None, entry: Entry) -> Entry:
-    """The new entry, with what only the old one knows if the config is the same: its binaries, and its times."""
+    """The new entry, with what only the old one knows if the config is the same: its binaries, times and quality."""
     if before is None or before.identity != entry.identity:
         return entry
-    if entry.median_us is None:
-        entry = replace(entry, median_us=before.median_us, vs_default=before.vs_default or entry.vs_default)
+    if entry.median_us in (None, before.median_us):  # of the same measurement, or of none
+        first, second = (before, entry) if entry.median_us is None else (entry, before)
+        gain, quality = first.vs_default or second.vs_default, first.quality or second.quality
+        entry = replace(entry, median_us=before.median_us, vs_default=gain, quality=quality)
     return entry.with_binaries((*before.binaries, *entry.binaries))
 
 

@@ -206,6 +206,7 @@ def _note_entry(result: CaseResult, key: Key, choice: Choice) -> Entry | None:
     entry = next(found, None)
     if entry is not None:
         result.median_us, result.vs_default = entry.median_us, entry.vs_default
+        result.quality = entry.quality
     return entry
 
 
