@@ -263,8 +263,8 @@ def _replace(path: Path, content: bytes, folders: int) -> None:
         os.replace(temporary, path)
     except BaseException as error:
         remove(temporary)
-        if isinstance(error, OSError) and error.filename is None:  # `os.write` does not name the file
-            error.filename = str(path)
+        if isinstance(error, OSError) and str(error.filename) in ("None", str(temporary)):
+            error.filename = str(path)  # `os.write` names no file, the others one that is gone
         raise
 
 
