@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,8 @@ UNION = (
     "# Compiled kernels: `autotuned merge` combines them.\n"
     "*.bin binary\n"
 )
+
+PROBE_BYTES = 4096  # what a record of a few configs takes
 
 _ends: dict[str, configfile.Ends] = {}  # by file, as this process first found it
 
@@ -193,14 +196,42 @@ def check_all(kernel: str, folder: Path) -> None:
 
 def unwritable(folder: Path) -> str:
     """Why a folder is not writable, in a few words, or "". Leaves nothing behind."""
-    # Try it: permission bits tell little about root, network file systems and full disks.
     try:
         existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         if not existing.is_dir():
             return f"{existing} is not a folder"
-        probe = existing / f".autotuned-{os.urandom(8).hex()}"
-        disk.write_text(probe, "")
-        probe.unlink()
+        probe(existing)
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror or error}"
     return ""
+
+
+def probe(folder: Path) -> None:
+    """Write a small file in a folder, wait until the disk has it, and remove it.
+
+    Permission bits tell little about root, network file systems and full disks, and a full disk takes empty files.
+
+    Raises:
+        OSError: The folder cannot be written; the error names it.
+    """
+    temporary = folder / f".autotuned-{os.urandom(8).hex()}"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            disk.write_all(descriptor, os.urandom(PROBE_BYTES))  # random: some file systems keep zeros in no space
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        error.filename = str(folder)
+        raise
+    finally:
+        disk.remove(temporary)
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):  # the file system has no fsync
+            raise
