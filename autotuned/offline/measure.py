@@ -177,6 +177,8 @@ class Measurer:
         result.members = [dict(one["sizes"]) for one in choice.record.members] or None
         measured.entry = _note_record(result, choice.record, form, question)
         measured.record = choice.record if measured.entry is not None else None
+        if result.source == "measured" and measured.record is not None:
+            result.kept = key.digest not in records.unwritten
 
     def _served(self, found: Found, call: Call, key: Key) -> str | None:
         """The identity of the config that entries for other calls give this call now; None without one."""

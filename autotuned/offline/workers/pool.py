@@ -254,8 +254,8 @@ class Pool:
         assert case is not None
         slot.case, slot.ends, slot.done = None, 0, slot.done + 1
         self._seen.add((slot.model or "", case.digest))
-        queue.done(slot.name, message["result"])
         self._keep(message)
+        queue.done(slot.name, message["result"])
         self._show_count()
         self._observer.done(CaseResult(**message["result"]), self._name(slot))
 
@@ -270,7 +270,9 @@ class Pool:
     def _keep(self, message: Mapping[str, Json]) -> None:
         """Store a result's record if it comes from another host, and collect its entry for the config file."""
         if message["record"] is not None:
-            connection.keep(record.load(message["record"]))
+            is_kept = connection.keep(record.load(message["record"]))
+            if message["result"]["kept"] is not None:
+                message["result"]["kept"] = is_kept
         if message["entry"] is not None:
             self._shipping.add(Key(**message["key"]), load_entry(message["entry"], "entry"))
 
