@@ -89,6 +89,8 @@ REVIEWED = {
         "Triton Error [CUDA]: {}",
         "no kernel {}{}",
         "{} cannot be written: {}",
+        "{}. Make room or name another folder, and run the same command again: it does not measure again what is in the "
+        "cache folder.",
         "{} cannot be run: {}",
         "{}: no such command; type what you would type without autotuned.",
         "{} begins with a typographic dash; type --{}",
