@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -45,12 +47,22 @@ def note(error: BaseException, text: str) -> None:
 
 
 def let_go(error: BaseException | None) -> None:
-    """Strip an exception and those that led to it of frames: Triton 3.6 keeps the exception of a kernel forever."""
+    """Strip an exception and those that led to it of frames: Triton 3.6 keeps the exception of a kernel forever.
+
+    One that a running function handles, such as the caller's, keeps its frames and no longer counts as having led here.
+    """
+    running = {id(frame) for frame, _ in traceback.walk_stack(sys._getframe())}
     met = [] if error is None else [error]
     for one in met:  # which grows, but not for ever: `raise error from error` makes a circle
         one.__traceback__ = None
-        led = (one.__cause__, one.__context__)
-        met += [other for other in led if other is not None and all(other is not known for known in met)]
+        for link in ("__cause__", "__context__"):
+            other = getattr(one, link)
+            if other is None or any(other is known for known in met):
+                continue
+            if other.__traceback__ is not None and id(other.__traceback__.tb_frame) in running:
+                setattr(one, link, None)
+            else:
+                met.append(other)
 
 
 def is_resource_error(error: Exception) -> bool:

@@ -63,3 +63,30 @@ def test_a_config_fails_whatever_caused_its_error(fail: Callable[[], None]) -> N
 
     body(3)
     assert body.best_config.kwargs == {"step": 2}
+
+
+@pytest.mark.parametrize("fail", FAILURES)
+def test_an_error_that_the_caller_handles_keeps_its_frames(fail: Callable[[], None]) -> None:
+    """A program that called a kernel in its `except` logged its error without a traceback."""
+
+    @autotuned.autotune(configs=[Config({"step": step}) for step in range(4)])
+    def body(n: int, *, step: int) -> None:
+        if step < 3:
+            fail()
+
+    try:
+        raise LookupError
+    except LookupError as error:
+        body(4)
+        assert error.__traceback__ is not None
+
+
+def test_an_error_that_the_caller_handles_is_not_kept_by_another() -> None:
+    try:
+        raise LookupError
+    except LookupError as handled:
+        with pytest.raises(ValueError) as raised:
+            own_cause()
+        assert raised.value.__context__ is handled
+        failures.let_go(raised.value)
+        assert raised.value.__context__ is None
