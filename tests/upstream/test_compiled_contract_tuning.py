@@ -130,7 +130,7 @@ def test_m7_a_pruners_configs_may_set_more_than_the_listed_ones(subject, bench, 
     assert sorted(bench.calls) == [16, 32]
 
 
-@pytest.mark.subjects(["triton", *subjects.INSTALLED])
+@pytest.mark.subjects(["triton", "seeded", "beside", "replaced"])
 def test_m7_configs_set_later_are_checked_by_nothing_before_the_pruner(make, x, launches):
     def early(configs, named, **kwargs):
         return [config for config in configs if "OTHER" not in config.kwargs]
