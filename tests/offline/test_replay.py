@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 import torch
 
 import autotuned
-from autotuned.offline import replay, tuning
+from autotuned.offline import replay, results, tuning
 from autotuned.offline.measure import Measurer
 from autotuned.recording import file
 from autotuned.resolve import explain
@@ -137,7 +137,8 @@ def test_warmup_prepares_what_is_tuned_and_names_what_is_not(recorded):
 def test_a_budget_is_shared_by_count(recorded, monkeypatch):
     """Of what is left each call gets its part of the calls that are open; what one does not need is for the others."""
     now, shares, measure = [0.0], [], Measurer.measure
-    monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for module in (tuning, results):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def in_ten_seconds(self, case, budget_s):
         shares.append((case.count, budget_s))
@@ -176,7 +177,7 @@ def test_a_recording_that_is_not_there_is_one_line(tmp_path):
 def test_what_a_budget_leaves_out_is_counted_and_its_arguments_are_not_made(recorded, monkeypatch):
     """Of 20,000 recorded calls each had its tensors made, and two lines of its own, to say that it was left out."""
     left_s = iter([100.0])
-    monkeypatch.setattr(tuning.InProcess, "_left_s", lambda self: next(left_s, 0.0))
+    monkeypatch.setattr(results.Options, "left_s", lambda self, start: next(left_s, 0.0))
     made, call_of = [], replay.call_of
     monkeypatch.setattr(replay, "call_of", lambda *args: made.append(args) or call_of(*args))
     arguments = ["tune", str(recorded), "--budget", "100"]
