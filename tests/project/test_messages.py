@@ -52,7 +52,7 @@ REVIEWED = {
     "a state and not a mistake: what happened, and what to do or what follows": [
         "`{}` key {}: {} within {} s (rank {} of {}). Look at the log of that rank; autotuned.sync(timeout_s=...) waits "
         "longer, tuning with `autotuned tune` beforehand avoids the wait.",
-        "the reference raised {}: {}; no config was judged",
+        "the reference raised {}; no config was judged",
         "`{}`: expected at least one config that compiles and runs here; all {} failed. Add a config that fits, or give "
         "@autotune a default=.\n{}",
         "`{}`: not enough free memory to tune now ({}). Tune earlier, or name the written arguments in restore_value=.",
@@ -105,6 +105,7 @@ REVIEWED = {
         "`{}`: case: {}.",
         "`{}`: pruner {}: {}",
         "target {}: {}",
+        "expected {}.{}",
         "--out: {}",
         "target {}: syntax error at {}: {}.",
         "rank {}, which searches, did not finish",
