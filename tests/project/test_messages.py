@@ -105,7 +105,6 @@ REVIEWED = {
         "`{}`: case: {}.",
         "`{}`: pruner {}: {}",
         "target {}: {}",
-        "expected {}.{}",
         "--out: {}",
         "target {}: syntax error at {}: {}.",
         "rank {}, which searches, did not finish",
