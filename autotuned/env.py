@@ -58,9 +58,10 @@ def _spelled(name: str) -> Any:
 
 
 def _choice(name: str, allowed: tuple[_Value, ...], default: _Default) -> _Value | _Default:
-    value = get(name).lower()
+    value = get(name)
     if not value:
         return default
+    value = value.lower()
     for one in allowed:
         if value == one:
             return one

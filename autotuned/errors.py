@@ -194,6 +194,19 @@ class SealedError(AutotunedError, RuntimeError):
     reason: str
 
 
+def text_of(error: BaseException) -> str:
+    """The text of an exception of any class, also of one that fails to make it."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"  # as in Python's tracebacks
+
+
+def described(error: BaseException) -> str:
+    """Type and text of an exception of any class."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
 def refused(option: str, problem: str) -> OptionError:
     """The error for an option with an invalid value."""
     return OptionError(f"{option}: {problem}.", option=option, problem=problem)

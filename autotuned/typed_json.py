@@ -103,9 +103,9 @@ class Told(dict[str, Json]):
 
     __slots__ = ("text",)
 
-    def __init__(self, data: Mapping[str, Json] | Iterable[tuple[str, Json]]) -> None:
+    def __init__(self, data: Mapping[str, Json]) -> None:
         super().__init__(data)
-        self.text = canonical(self)
+        self.text = canonical(data)
 
 
 def line(data: Json) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from autotuned._startup import Frozen
 from autotuned.binaries.serve import Server
 from autotuned.binaries.variant import Code, Form, Variant
-from autotuned.errors import BinaryError
+from autotuned.errors import BinaryError, described
 from autotuned.triton_compat import descriptors, specialization
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization
@@ -71,7 +71,7 @@ class Builder:
             try:
                 self._done[at] = self._compiled(wanted)
             except Exception as error:  # of any class, from the kernel, Triton or ptxas
-                words = " ".join(f"{type(error).__name__}: {error}".split())
+                words = " ".join(described(error).split())
                 self._done[at] = Built(None, b"", wanted.generic, words[:200])
         return self._done[at]
 

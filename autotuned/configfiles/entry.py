@@ -12,6 +12,7 @@ from autotuned.errors import RecordError
 from autotuned.key.key import check_call
 from autotuned.store import conditions, record
 from autotuned.store.conditions import Conditions
+from autotuned.store.record import Quality
 from autotuned.typed_json import Json, texts, typed
 
 _LARGEST = sys.float_info.max
@@ -23,6 +24,7 @@ class Entry:
     """One tuned call of a file.
 
     Attributes:
+        quality: None if unknown.
         binaries: Digests of its compiled kernels in the file of binaries next to this one. Ignored by `==`, since they
             are not part of the choice.
     """
@@ -32,6 +34,7 @@ class Entry:
     median_us: float | None
     vs_default: float | None
     conditions: Conditions = Conditions()
+    quality: Quality | None = None
     binaries: tuple[str, ...] = field(default=(), compare=False)
 
     @once
@@ -47,6 +50,7 @@ class Entry:
             "conditions": self.conditions.to_json(),
             "median_us": self.median_us,
             "vs_default": self.vs_default,
+            **({} if self.quality is None else {"quality": self.quality}),
             **({"compiled": sorted(self.binaries)} if self.binaries else {}),
         }
 
@@ -60,7 +64,7 @@ def load_entry(data: Any, where: str, is_asked: bool = False) -> Entry:
 
     `is_asked`: its call was found by a key's text, so it is valid.
     """
-    fields = {"compiled": [], **(data if type(data) is dict else typed(data, dict, where))}
+    fields = {"compiled": [], "quality": _UNKNOWN, **(data if type(data) is dict else typed(data, dict, where))}
     if fields.keys() != _FIELDS:
         fields_of(fields, where, _FIELDS)
     for name in ("median_us", "vs_default"):
@@ -74,11 +78,15 @@ def load_entry(data: Any, where: str, is_asked: bool = False) -> Entry:
     binaries = fields["compiled"]
     if type(binaries) is not list or not {*map(type, binaries)} <= _TEXT:
         texts(binaries, f"{where}.compiled")
-    return Entry(call, config, fields["median_us"], fields["vs_default"], measured, tuple(sorted({*binaries})))
+    said = fields["quality"]
+    quality = None if said is _UNKNOWN else record.check_quality(said, f"{where}.quality")
+    times = fields["median_us"], fields["vs_default"]
+    return Entry(call, config, *times, measured, quality, tuple(sorted({*binaries})))
 
 
 _TEXT = {str}
-_FIELDS = {"call", "config", "conditions", "median_us", "vs_default", "compiled"}
+_UNKNOWN = object()  # the field is absent; null would be a fault
+_FIELDS = {"call", "config", "conditions", "median_us", "vs_default", "quality", "compiled"}
 
 
 def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:

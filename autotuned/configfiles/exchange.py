@@ -108,7 +108,8 @@ def _import(key: Key, entry: Entry, path: Path, result: ImportResult) -> None:
         result.kept += 1
     else:
         provenance = {IMPORTED: path.name, "vs_default": entry.vs_default}
-        if not records.keep(TuningRecord(key, entry.config, entry.median_us, "ok", (), provenance, entry.conditions)):
+        chosen = entry.config, entry.median_us, entry.quality
+        if not records.keep(TuningRecord(key, *chosen, (), provenance, entry.conditions)):
             raise OSError(f"the record {layout.record_path(key)} cannot be written")
         result.written += 1
 
@@ -296,6 +297,7 @@ def _better(first: Entry, second: Entry) -> tuple[Entry, str]:
         ("it has times", lambda entry: entry.median_us is not None),
         ("it gains more over the default", lambda entry: entry.vs_default or 0.0),
         ("it is faster", lambda entry: -(entry.median_us or 0.0)),
+        ("its quality is known", lambda entry: entry.quality is not None),
     ):
         ranks = measure(first), measure(second)
         if ranks[0] != ranks[1]:

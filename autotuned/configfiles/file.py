@@ -247,7 +247,7 @@ def entry_of(record: record.TuningRecord) -> Entry:
     """The entry for a record, which must have a winner."""
     assert record.winner is not None
     times = rounded(record.median_us), rounded(record.vs_default)
-    return Entry(record.key.call, record.winner, *times, record.conditions)
+    return Entry(record.key.call, record.winner, *times, record.conditions, record.quality)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

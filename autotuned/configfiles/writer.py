@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -28,6 +30,8 @@ UNION = (
     "# Compiled kernels: `autotuned merge` combines them.\n"
     "*.bin binary\n"
 )
+
+PROBE_BYTES = 4096  # what a record of a few configs takes
 
 _ends: dict[str, configfile.Ends] = {}  # by file, as this process first found it
 
@@ -79,7 +83,7 @@ def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path, rules: Rules 
             if file.device != from_json(where):  # two names that become one slug
                 text = f"config file {path}: expected {from_json(where)}, got {file.device}."
                 raise ConfigFileError(text, path=str(path))
-            file.add(context, _with_binaries(file.find(key), entry))
+            file.add(context, _with_facts_of(file.find(key), entry))
         if rules is not None:
             for name, (rule, calls) in rules[1].items():
                 file.set_rule(rules[0], name, rule, calls)
@@ -109,10 +113,14 @@ def take_out(keys: Sequence[Key], path: Path) -> ConfigFile | None:
     return file
 
 
-def _with_binaries(before: Entry | None, entry: Entry) -> Entry:
-    """The new entry, with the old one's binaries added if the config is the same."""
+def _with_facts_of(before: Entry | None, entry: Entry) -> Entry:
+    """The new entry, with what only the old one knows if the config is the same: its binaries, times and quality."""
     if before is None or before.identity != entry.identity:
         return entry
+    if entry.median_us in (None, before.median_us):  # of the same measurement, or of none
+        first, second = (before, entry) if entry.median_us is None else (entry, before)
+        gain, quality = first.vs_default or second.vs_default, first.quality or second.quality
+        entry = replace(entry, median_us=before.median_us, vs_default=gain, quality=quality)
     return entry.with_binaries((*before.binaries, *entry.binaries))
 
 
@@ -179,17 +187,42 @@ def check_all(kernel: str, folder: Path) -> None:
 
 def unwritable(folder: Path) -> str:
     """Why a folder is not writable, in a few words, or "". Leaves nothing behind."""
-    # Try it: permission bits tell little about root, network file systems and full disks.
     try:
         existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         if not existing.is_dir():
             return f"{existing} is not a folder"
+        probe(existing)
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror or error}"
-    probe = existing / f".autotuned-{os.urandom(8).hex()}"
-    try:
-        disk.write_text(probe, "")
-        probe.unlink()
-    except OSError as error:  # it names the probe
-        return f"{existing}: {error.strerror or error}"
     return ""
+
+
+def probe(folder: Path) -> None:
+    """Write a small file in a folder, wait until the disk has it, and remove it.
+
+    Permission bits tell little about root, network file systems and full disks, and a full disk takes empty files.
+
+    Raises:
+        OSError: The folder cannot be written; the error names it.
+    """
+    temporary = folder / f".autotuned-{os.urandom(8).hex()}"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            disk.write_all(descriptor, os.urandom(PROBE_BYTES))  # random: some file systems keep zeros in no space
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        error.filename = str(folder)
+        raise
+    finally:
+        disk.remove(temporary)
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):  # the file system has no fsync
+            raise

@@ -339,7 +339,7 @@ def _name(question: Question) -> str:
 
 def _failure(error: BaseException, rank: int) -> dict[str, Json]:
     facts = {name: value for name, value in vars(error).items() if isinstance(value, str)}
-    return {"rank": rank, "error": type(error).__name__, "message": str(error)[:4000], "facts": facts}
+    return {"rank": rank, "error": type(error).__name__, "message": errors.text_of(error)[:4000], "facts": facts}
 
 
 def _error_of(said: Json, question: Question) -> AutotunedError:

@@ -18,7 +18,6 @@ from autotuned.typed_json import (
     WIDE,
     Fallback,
     Json,
-    Told,
     canonical,
     digest_of_text,
     encode,
@@ -185,12 +184,27 @@ def _add_argument(
         part["values"][path] = encode(bucket(value) if bucket else value, f"argument {path!r} of '{kernel}'", fallback)
 
 
-def layout(tensor: Any) -> Told:
+def layout(tensor: Any) -> Layout:
     """Dtype, shape and stride pattern of a tensor, as for an argument in a key."""
     return _tensor_part(tensor, KeySpec(), "")
 
 
-def _tensor_part(tensor: Any, spec: KeySpec, name: str) -> Told:
+class Layout(dict[str, Json]):
+    """A tensor's part of a key with its canonical text; shared between keys, so never modified."""
+
+    __slots__ = ("_text",)
+
+    @property
+    def text(self) -> str:
+        """The canonical text, made with a key: the first launch of a shipped binary needs none."""
+        try:
+            return self._text
+        except AttributeError:
+            self._text: str = canonical(dict(self))
+            return self._text
+
+
+def _tensor_part(tensor: Any, spec: KeySpec, name: str) -> Layout:
     try:
         is_torchs = type(tensor) in TENSORS or hasattr(tensor, "stride")
         strides = tensor.stride() if is_torchs else strides_of(tensor)
@@ -199,7 +213,7 @@ def _tensor_part(tensor: Any, spec: KeySpec, name: str) -> Told:
         fields = _without_strides(tensor, spec, name)
         if fields is None:
             raise
-        return Told(fields)
+        return Layout(fields)
 
 
 def _without_strides(tensor: Any, spec: KeySpec, name: str) -> dict[str, Json] | None:
@@ -213,7 +227,7 @@ def _without_strides(tensor: Any, spec: KeySpec, name: str) -> dict[str, Json] |
     return fields
 
 
-def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> Told:
+def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> Layout:
     sizes = tuple(shape)
     if spec.names is not None and name not in spec.names and name not in spec.exact:  # as `has_shape`
         return _layout(str(dtype), sizes, tuple(strides), None)
@@ -223,17 +237,17 @@ def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpe
 
 
 @lru_cache(4096)
-def _layout(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], shown: tuple[int, ...] | None) -> Told:
+def _layout(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], shown: tuple[int, ...] | None) -> Layout:
     fields: dict[str, Json] = {"dtype": dtype, "strides": stride_pattern(shape, strides)}
     if shown is not None:
         fields["shape"] = list(map(int, shown))
-    return Told(fields)
+    return Layout(fields)
 
 
 def _field_text(part: Json) -> str:
     if isinstance(part, dict):
         return object_text(
-            {name: value.text if type(value) is Told else canonical(value) for name, value in part.items()}
+            {name: value.text if type(value) is Layout else canonical(value) for name, value in part.items()}
         )
     return "[]" if part == [] else canonical(part)
 

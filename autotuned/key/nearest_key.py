@@ -6,10 +6,8 @@ Used for messages, for `nearest=`, and to order earlier winners in a search.
 from __future__ import annotations
 
 import bisect
-import heapq
 import math
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from autotuned._startup import Frozen
@@ -81,17 +79,22 @@ class Group:
     """Keys with one outline, ordered by size."""
 
     def __init__(self, members: Iterable[Member]) -> None:
-        self._members = sorted(members, key=_octaves_of)
+        self._members = sorted(members, key=lambda member: member.octaves)
+        self._octaves = [member.octaves for member in self._members]
 
     def outwards(self, octaves: float) -> Iterator[Member]:
         """The members, closest total size first."""
-        start = bisect.bisect_left(self._members, octaves, key=_octaves_of)
-        smaller, larger = range(start - 1, -1, -1), range(start, len(self._members))
-        both = (map(self._members.__getitem__, indexes) for indexes in (smaller, larger))
-        return heapq.merge(*both, key=lambda member: abs(member.octaves - octaves))
-
-
-_octaves_of: Callable[[Member], float] = operator.attrgetter("octaves")
+        above = bisect.bisect_left(self._octaves, octaves)
+        below = above - 1
+        for _ in self._members:  # not `heapq.merge`: the first member would take 2 us
+            if below < 0 or (
+                above < len(self._octaves) and self._octaves[above] - octaves < octaves - self._octaves[below]
+            ):
+                yield self._members[above]
+                above += 1
+            else:
+                yield self._members[below]
+                below -= 1
 
 
 class Alike:

@@ -10,6 +10,7 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -59,12 +60,13 @@ def hook(given: Any) -> Json:
     same code and values is the same hook.
     """
     made = _made_of(given)
-    if made not in _hooks:
+    found = _hooks.get(made)  # read once: other threads add and remove hooks
+    if found is None:
         spelled = spell(given, "pre_hook")
-        _hooks[made] = digest(spelled)[:16] if portable(spelled) else spelled
+        found = _hooks[made] = digest(spelled)[:16] if portable(spelled) else spelled
         if len(_hooks) > LIMIT:
             _hooks.popitem(last=False)
-    return _hooks[made]
+    return found
 
 
 _hooks: OrderedDict[Any, Json] = OrderedDict()
@@ -117,14 +119,15 @@ def _let_go(gone: _Reference, living: dict[int, tuple[_Reference, int]] = _livin
 
 
 def _number_of_kept(value: Any) -> int:
-    if id(value) not in _kept:
+    known = _kept.get(id(value))
+    if known is None:
         _drop_unused()
-        _kept[id(value)] = value, next(_numbers)
-    _kept.move_to_end(id(value))
-    number = _kept[id(value)][1]
+        known = _kept.setdefault(id(value), (value, next(_numbers)))
+    with suppress(KeyError):  # another thread may have removed it
+        _kept.move_to_end(id(value))
     if len(_kept) > LIMIT:
         _kept.popitem(last=False)
-    return number
+    return known[1]
 
 
 _example = {0: (object(), 0)}
@@ -134,7 +137,8 @@ _ALONE = sys.getrefcount(_example[0][0])  # references to an object held only by
 def _drop_unused() -> None:
     """Release objects that nobody else holds: they cannot be passed again."""
     for place in list(_kept):
-        if sys.getrefcount(_kept[place][0]) <= _ALONE:
+        known = _kept.get(place)  # another thread may have removed it
+        if known is not None and sys.getrefcount(known[0]) <= _ALONE:
             _kept.pop(place, None)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotuned.api.pickling import CaseGenerator
-from autotuned.errors import AutotunedError, TargetError, refused
+from autotuned.errors import AutotunedError, TargetError, described, refused
 from autotuned.offline import replay
 from autotuned.offline import targets as modules
 from autotuned.offline.device import tensors_on
@@ -186,4 +186,4 @@ def share(count: int, open_count: int) -> float:
 
 def reason(error: BaseException) -> str:
     """An exception as text for a case's result, with its type unless it is an `AutotunedError`."""
-    return str(error) if isinstance(error, AutotunedError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, AutotunedError) else described(error)

@@ -177,6 +177,8 @@ class Measurer:
         result.members = [dict(one["sizes"]) for one in choice.record.members] or None
         measured.entry = _note_record(result, choice.record, form, question)
         measured.record = choice.record if measured.entry is not None else None
+        if result.source == "measured" and measured.record is not None:
+            result.kept = key.digest not in records.unwritten
 
     def _served(self, found: Found, call: Call, key: Key) -> str | None:
         """The identity of the config that entries for other calls give this call now; None without one."""
@@ -206,6 +208,7 @@ def _note_entry(result: CaseResult, key: Key, choice: Choice) -> Entry | None:
     entry = next(found, None)
     if entry is not None:
         result.median_us, result.vs_default = entry.median_us, entry.vs_default
+        result.quality = entry.quality
     return entry
 
 
@@ -233,10 +236,11 @@ def _note_record(result: CaseResult, record: TuningRecord, form: Json, question:
     """Fill a result from a record; returns the config file's entry, None if it is valid only in this process."""
     forms = {identity: json.loads(identity) for identity in question.live}
     first = next(iter(forms.values()))
-    won = record.timing_of(form) or Timing(form)
-    # The config that runs; another one if the record's winner is no longer a candidate.
-    record = record.replace(winner=won.config, median_us=won.median_us)
-    result.config, result.median_us, result.quality = won.config, won.median_us, record.quality
+    if record.timings:  # an imported record has none, only the winner's time
+        won = record.timing_of(form) or Timing(form)
+        # The config that runs; another one if the record's winner is no longer a candidate.
+        record = record.replace(winner=won.config, median_us=won.median_us)
+    result.config, result.median_us, result.quality = record.winner, record.median_us, record.quality
     result.measured_configs = sum(timing.identity in forms for timing in record.timings)
     result.vs_first, result.vs_default = record.ratio_of(first), record.vs_default
     if not portable(record.key.to_json(), form):

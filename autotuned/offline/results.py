@@ -86,6 +86,7 @@ class CaseResult:
     members: list[dict[str, Json]] | None = None
     sizes: dict[str, int] | None = None
     group: str | None = None
+    kept: bool | None = None  # whether a measured choice is in the store
 
 
 @dataclass
@@ -161,6 +162,11 @@ class TuneResult:
     def unfinished(self) -> list[CaseResult]:
         """The cases that the budget skipped or cut off; another run continues them."""
         return [case for case in self.cases if case.status == "skipped" or self._is_cut(case)]
+
+    @property
+    def lost(self) -> list[CaseResult]:
+        """The measured cases whose choice is neither in the store nor in a file."""
+        return [case for case in self.cases if case.kept is False] if not self.files else []
 
     def _is_cut(self, case: CaseResult) -> bool:
         short = case.source == "measured" and (case.measured_configs or 0) < (case.configs or 0)

@@ -19,7 +19,7 @@ from typing import Any
 
 from autotuned._startup import loaded
 from autotuned.api.function import TunedFunction
-from autotuned.errors import CallError, TargetError
+from autotuned.errors import CallError, TargetError, described
 from autotuned.key import naming
 from autotuned.resolve.tuner import Tuner
 from autotuned.triton_compat import kernel
@@ -283,7 +283,7 @@ def _import_failed(error: BaseException, target: str) -> str:
         hint = " Install it, or set PYTHONPATH so that it is found."
     elif isinstance(error, SystemExit):
         hint = ' Put the script part under `if __name__ == "__main__":`.'
-    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": .")
+    text = " ".join(described(error).split()).rstrip(": .")
     return f"target {target!r}: importing it failed at {_line_of(error)}: {text}.{hint}"
 
 

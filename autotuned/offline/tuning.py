@@ -15,6 +15,7 @@ from autotuned.offline.cases import Cases, share
 from autotuned.offline.device import check_environment, isolates, use_device
 from autotuned.offline.measure import MeasuredCase, Measurer
 from autotuned.offline.results import Observer, Options, TuneResult
+from autotuned.offline.shipping import Shipping
 from autotuned.offline.targets import texts
 from autotuned.offline.workers.local import Local
 from autotuned.offline.workers.pool import Pool
@@ -68,8 +69,8 @@ def tune(
         RecordingError: A recording cannot be read.
         NoDeviceError: The requested device is missing, or Triton was imported for another one.
         DeviceLostError: Without isolation, a config left the device in an error state.
-        OutputError: `out` cannot be written.
-        ConfigFileError, OSError: A config file cannot be added to.
+        OutputError: `out` cannot be written; the other cases are measured nevertheless.
+        ConfigFileError: A config file cannot be added to.
         AutotunedError: The measuring processes cannot start, or end without a config to blame.
     """
     options = Options(
@@ -90,7 +91,11 @@ def tune(
     if binaries and result.files:
         from autotuned.offline.binaries import build  # imports the part of the library that compiles
 
-        result.binaries = build(result.files, targets)
+        try:
+            result.binaries = build(result.files, targets)
+        except BaseException as error:
+            vars(error)["result"] = result
+            raise
     return result
 
 
@@ -135,10 +140,12 @@ class InProcess:
         self._measurer = Measurer(found, device, options.force, observer, options.follows)
         self._start = time.monotonic()
         self._result = TuneResult(device, without_cases=found.without_cases, budget_s=options.budget_s)
+        self._shipping = Shipping(options.out, observer.note)
 
     def result(self) -> TuneResult:
         """The result so far."""
         self._result.seconds = time.monotonic() - self._start
+        self._result.files = sorted(self._shipping.files)
         return self._result
 
     def run(self) -> None:
@@ -146,7 +153,7 @@ class InProcess:
 
         Raises:
             DeviceLostError: A config left the device in an error state.
-            ConfigFileError, OSError: A config file cannot be added to.
+            ConfigFileError, OutputError: A config file cannot be added to.
         """
         open_count = self._cases.recorded_count
         try:
@@ -161,12 +168,13 @@ class InProcess:
         except KeyboardInterrupt:
             self._result.interrupted = True
             self._result.cases += filter(None, [self._measurer.cut_off])
+        finally:
+            self._shipping.finish()
 
     def _take(self, measured: MeasuredCase) -> None:
-        if self._options.out is not None and measured.key is not None and measured.entry is not None:
-            path = str(writer.ship(measured.key, measured.entry, self._options.out))
-            self._result.files = sorted({*self._result.files, path})
         self._result.cases.append(measured.result)
         self._observer.done(measured.result)
+        self._shipping.add(measured.key, measured.entry)
+        self._shipping.write()
         if measured.lost is not None:
             raise measured.lost

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from autotuned import env
+from autotuned.errors import described
 from autotuned.key import opaque
 from autotuned.offline import replay
 from autotuned.offline.binaries import build
@@ -99,5 +100,5 @@ def prepared(found: Replayed, recorded: RecordedCall, device: str) -> PreparedCa
         config = found.tuner.prepare(call, search=False)
         made.config = configs.stored_form(config, key.kernel, opaque.spell)
     except Exception as error:  # any error of the user's kernel, pruners and hooks
-        made.reason = f"{type(error).__name__}: {error}"
+        made.reason = described(error)
     return made

@@ -16,6 +16,7 @@ from autotuned import disk, env
 from autotuned.errors import StoreError
 from autotuned.key.key import Key
 from autotuned.remote import ending, outbox
+from autotuned.remote.outage import Outage
 from autotuned.remote.place import MAX_RECORD_BYTES, Place, record_name
 from autotuned.remote.worker import LATER, SENT, Job, Worker
 from autotuned.store import better, layout, locks, records
@@ -80,7 +81,7 @@ class Client:
 
     def _start(self) -> None:
         self._owner = os.getpid()
-        self._lock = threading.Lock()
+        self._lock, self._outage = threading.Lock(), Outage()
         self._worker = Worker(self.place.retry_s, self._say_failure, self._idle)
         self._leases: dict[str, _Lease] = {}  # by digest
         self._unsent: dict[str, tuple[TuningRecord, bool, int]] = {}  # records that could not be written to disk
@@ -151,20 +152,21 @@ class Client:
         by_name = {record_name(key.digest): key for key in keys}
         stamps = {name: disk.stamp(layout.record_path(key)) for name, key in by_name.items()}
         changed, again = [], []
-        for name, data in self._backend().read_all(list(by_name), MAX_RECORD_BYTES):
-            key = by_name[name]
-            found = None if data is None else self.believed(key.digest, data)
-            if found is None:
-                continue
-            with _keeping():
-                is_old = tries and disk.stamp(layout.record_path(key)) != stamps[name]
-                kept = None if is_old else self._adopt(key, found)
-            if is_old:
-                again.append(key)  # the file may be newer by now
-            elif kept is not None:
-                changed.append(key)
-                if then is not None:
-                    then(key, kept)
+        with self._outage.reading():
+            for name, data in self._backend().read_all(list(by_name), MAX_RECORD_BYTES):
+                key = by_name[name]
+                found = None if data is None else self.believed(key.digest, data)
+                if found is None:
+                    continue
+                with _keeping():
+                    is_old = tries and disk.stamp(layout.record_path(key)) != stamps[name]
+                    kept = None if is_old else self._adopt(key, found)
+                if is_old:
+                    again.append(key)  # the file may be newer by now
+                elif kept is not None:
+                    changed.append(key)
+                    if then is not None:
+                        then(key, kept)
         if again:
             self._fetch(again, then, tries - 1)
         return changed + again
@@ -309,7 +311,8 @@ class Client:
     def _stored(self, digest: str) -> tuple[TuningRecord | None, str]:
         """The store's trusted record for a key, and the version that a write would replace."""
         try:
-            data, seen = self._backend().read(record_name(digest), MAX_RECORD_BYTES, for_update=True)
+            with self._outage.reading():
+                data, seen = self._backend().read(record_name(digest), MAX_RECORD_BYTES, for_update=True)
         except ValueError as error:  # too large for a record
             return self.believed(digest, error), "*"
         found = None if data is None else self.believed(digest, data)
@@ -409,7 +412,8 @@ class Client:
 
     def _renew(self, digest: str, lease: _Lease) -> None:
         try:
-            if self._leased(digest, lease.nonce, lease.thread, lease.token):  # lost: another holds it, or wrote since
+            renewed = self._outage.reading()(self._leased)  # it was given before: a failure is that of the store
+            if renewed(digest, lease.nonce, lease.thread, lease.token):  # lost: another holds it, or wrote since
                 self._leases[digest] = lease._replace(due=math.inf)
         except Exception as error:  # any client error; tried again before the lease ends
             self._leases[digest] = lease._replace(due=time.monotonic() + self.place.lease_s / 3)
@@ -419,7 +423,7 @@ class Client:
     def _say_failure(self, kind: str, error: BaseException) -> None:
         message = "the shared store %s cannot be %s (%s): using the local one, and trying again after %.0f s."
         words = self.where, "read" if kind == "read" else "written", self.place.scrubbed(error), self.place.retry_s
-        env.warn_once(words[1], message, *words, said=self._said)
+        env.warn_once(self._outage.about(kind), message, *words, said=self._said)
 
 
 def _unmarked(found: TuningRecord) -> TuningRecord:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -13,6 +15,8 @@ from autotuned.errors import (
     LeftOutError,
     OutOfMemoryError,
     SealedError,
+    described,
+    text_of,
 )
 
 SHOWN = 24  # configs named per reason
@@ -24,14 +28,7 @@ _NO_ROOM = ("out of memory", "can't allocate memory", "cannot allocate memory", 
 
 def describe(error: Exception) -> str:
     """Type and text of an exception, to keep instead of it: its traceback would keep the caller's tensors alive."""
-    return _text(error) if isinstance(error, LeftOutError) else f"{type(error).__name__}: {_text(error)}"
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # of the user's class
-        return "<exception str() failed>"  # as in Python's tracebacks
+    return text_of(error) if isinstance(error, LeftOutError) else described(error)
 
 
 def note(error: BaseException, text: str) -> None:
@@ -45,12 +42,18 @@ def note(error: BaseException, text: str) -> None:
 
 
 def let_go(error: BaseException | None) -> None:
-    """Strip an exception and those that led to it of frames: Triton 3.6 keeps the exception of a kernel forever."""
+    """Strip an exception and what led to it of frames, as Triton 3.6 keeps it forever; unlink what callers handle."""
+    running = {id(frame) for frame, _ in traceback.walk_stack(sys._getframe())}
     met = [] if error is None else [error]
     for one in met:  # which grows, but not for ever: `raise error from error` makes a circle
         one.__traceback__ = None
-        led = (one.__cause__, one.__context__)
-        met += [other for other in led if other is not None and all(other is not known for known in met)]
+        for link in ("__cause__", "__context__"):
+            other = getattr(one, link)
+            trace = getattr(other, "__traceback__", None)
+            if trace is not None and id(trace.tb_frame) in running:
+                setattr(one, link, None)
+            elif other is not None and all(other is not known for known in met):
+                met.append(other)
 
 
 def is_resource_error(error: Exception) -> bool:
@@ -62,7 +65,7 @@ def is_memory_error(error: BaseException) -> bool:
     """Whether device or host memory ran out, as torch, Triton or the driver say it."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and any(words in _text(error).lower() for words in _NO_ROOM)
+    return isinstance(error, RuntimeError) and any(words in text_of(error).lower() for words in _NO_ROOM)
 
 
 @contextmanager
@@ -115,14 +118,14 @@ def is_passing(error: Exception) -> bool:
     """
     if isinstance(error, (TimeoutError, SealedError)) or type(error).__name__ in ("TimeoutExpired", "CancelledError"):
         return True
-    return is_memory_error(error) or (isinstance(error, RuntimeError) and "captur" in _text(error).lower())
+    return is_memory_error(error) or (isinstance(error, RuntimeError) and "captur" in text_of(error).lower())
 
 
 def is_refusal(error: Exception) -> bool:
     """Whether a launch was refused before the kernel ran, because of the config's needs."""
     if type(error).__name__ == "OutOfResources":
         return True
-    return isinstance(error, RuntimeError) and any(words in _text(error).lower() for words in _REFUSALS)
+    return isinstance(error, RuntimeError) and any(words in text_of(error).lower() for words in _REFUSALS)
 
 
 def all_failed(kernel: str, failed: Sequence[tuple[str, str]]) -> AllConfigsFailedError:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from autotuned._startup import Frozen
-from autotuned.errors import SpaceError
+from autotuned.errors import SpaceError, described
 
 
 def refusal(where: str, text: str) -> SpaceError:
@@ -64,7 +64,7 @@ class Bound(Frozen):
         except Exception as error:
             shown = ", ".join(f"{name}={value!r:.40}" for name, value in given.items())
             raise SpaceError(
-                f"{self.label}: expected true or false, got {type(error).__name__}: {error} for {shown}. Make it "
+                f"{self.label}: expected true or false, got {described(error)} for {shown}. Make it "
                 "answer for every combination of values.",
                 constraint=self.label,
             ) from error

@@ -9,8 +9,9 @@ from autotuned.store.record import QUALITIES, Timing, TuningRecord
 def merged(some: TuningRecord, other: TuningRecord) -> TuningRecord:
     """The better record, completed with the other's timings; `some` if they are equally good.
 
-    Records are compared by: having a winner, stronger conditions, better quality, more configs, more samples. The
-    other record adds check verdicts and, under the same protection, timings of further configs; the winner stays.
+    Records are compared by: having a winner, stronger conditions, better quality (an unknown one is the worst), more
+    configs, more samples. The other record adds check verdicts and, under the same protection, timings of further
+    configs; the winner stays.
     """
     return joined(other, some) if _is_better(other, some) else joined(some, other)
 
@@ -36,7 +37,8 @@ def _is_better(one: TuningRecord, other: TuningRecord) -> bool:
 
 def _measured(found: TuningRecord) -> tuple[int, int, int]:
     usable = [timing for timing in found.timings if timing.usable]
-    return -QUALITIES.index(found.quality), len(found.timings), sum(timing.samples for timing in usable)
+    rank = len(QUALITIES) if found.quality is None else QUALITIES.index(found.quality)
+    return -rank, len(found.timings), sum(timing.samples for timing in usable)
 
 
 def with_verdicts_of(earlier: TuningRecord, result: TuningRecord) -> TuningRecord:

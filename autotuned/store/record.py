@@ -90,7 +90,7 @@ class TuningRecord(Frozen):
     key: Key
     winner: Mapping[str, Json] | None
     median_us: float | None
-    quality: Quality
+    quality: Quality | None  # None: unknown, as of a choice from a config file that does not say it
     timings: tuple[Timing, ...]
     provenance: Mapping[str, Json] = MappingProxyType({})
     conditions: Conditions = Conditions()  # of the timings, with the checks that the winner passed
@@ -176,19 +176,26 @@ def load(data: Json, expected: Key | None = None) -> TuningRecord:
     if key is None or canonical({"kernel": fields["kernel"], **parts}) != key.text:
         key = load_key(fields["kernel"], parts["call"], parts["context"])
     winner = None if fields["winner"] is None else check_config(fields["winner"], "winner")
-    if fields["quality"] not in QUALITIES:
-        raise wrong("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])
+    quality = None if fields["quality"] is None else check_quality(fields["quality"], "quality")
     entries = typed(fields["timings"], list, "timings")
     timings = tuple(load_timing(entry, f"timings[{i}]") for i, entry in enumerate(entries))
     return TuningRecord(
         key,
         winner,
         _us(fields["median_us"], "median_us"),
-        fields["quality"],
+        quality,
         timings,
         _provenance(fields["provenance"]),
         BY_DEFAULT if fields["conditions"] == _by_default() else conditions.load(fields["conditions"], "conditions"),
     )
+
+
+def check_quality(data: Json, where: str) -> Quality:
+    """Check the name of a quality; RecordError for any other value."""
+    if data not in QUALITIES:
+        raise wrong(where, f"one of {', '.join(QUALITIES)}", data)
+    found: Quality = data
+    return found
 
 
 def _provenance(data: Json) -> dict[str, Json]:

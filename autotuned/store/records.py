@@ -112,8 +112,21 @@ def damaged(path: Path, why: str) -> None:
         env.warn_once(str(path), message, path, why.rstrip("."), "it will be replaced")
 
 
+unwritten: set[str] = set()  # digests of keys whose last record could not be written; at most `MOST_UNWRITTEN`
+MOST_UNWRITTEN = 4096
+
+
 def keep(result: TuningRecord) -> bool:
     """Write a record; returns whether that worked, and warns once if not: the choice is then kept in memory only."""
+    is_kept = _write(result)
+    if is_kept:
+        unwritten.discard(result.key.digest)
+    elif len(unwritten) < MOST_UNWRITTEN:
+        unwritten.add(result.key.digest)
+    return is_kept
+
+
+def _write(result: TuningRecord) -> bool:
     path = layout.record_path(result.key)
     if is_of_newer(path):
         return False

@@ -269,7 +269,7 @@ def _held_outside(jit: Any, device: int) -> _Holds:
         _native.watch(watched)  # once, not again for each handle
         found = holds, (), dicts
         while len(_outside) >= _MOST_OUTSIDE:
-            _outside.pop(next(iter(_outside)), None)
+            _outside.pop(list(_outside)[0], None)  # not `iter`: other threads add and remove functions
         _outside[id(jit), device] = weakref.ref(jit), len(jit.used_global_vals), found
     return found
 

@@ -184,7 +184,7 @@ def _with_counts(base: Any, counts: Mapping[str, int]) -> Any:
     made = object.__new__(type(base))
     vars(made).update(vars(base), **counts)
     while len(_bases) >= _MOST_BASES:
-        _bases.pop(next(iter(_bases)), None)
+        _bases.pop(list(_bases)[0], None)  # not `iter`: other threads add and remove options
     _bases[id(made)] = made, base, counts
     return made
 

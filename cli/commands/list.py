@@ -35,7 +35,7 @@ TABLE_ROWS = 200  # the rest is written line by line, since one large table woul
 
 def list_(
     kernel: Kernel = None,
-    unused: Annotated[bool, typer.Option("--unused", help="Choices that a recording never used.")] = False,
+    unused: Annotated[bool, typer.Option("--unused", help="Choices that no call of a recording needs.")] = False,
     missing: Annotated[bool, typer.Option("--missing", help="Calls of a recording that are not tuned.")] = False,
     recorded: Annotated[
         Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="The recording; default: AUTOTUNED_RECORD.")
@@ -48,8 +48,9 @@ def list_(
 ) -> None:
     """List the choices in the store and in config files.
 
-    The config files of this package are listed only if you name a kernel. --unused lists choices that a recording never
-    calls, --missing its calls that are not tuned.
+    The config files of this package are listed only if you name a kernel. --unused lists choices for the
+    recording's devices, versions of Triton, environments and sources that none of its calls needs (`prune` removes
+    them from config files), --missing its calls that are not tuned.
 
     --digest prints 64 hex digits. They are equal on two machines, ranks or runs exactly if the choices are equal; to
     see the differences, `export` on both and `diff`.

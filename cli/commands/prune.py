@@ -22,7 +22,7 @@ HEADERS = ("call~", "config~", "toolchain=", "time>?", "binaries>?")
 
 def prune(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Config files, or folders of them.")],
-    unused: Annotated[bool, typer.Option("--unused", help="Remove entries that no call of a recording uses.")] = False,
+    unused: Annotated[bool, typer.Option("--unused", help="Remove entries that no call of a recording needs.")] = False,
     recorded: Annotated[
         Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="The recording; default: AUTOTUNED_RECORD.")
     ] = None,
@@ -33,8 +33,9 @@ def prune(
     """Remove config file entries that a recording never calls.
 
     It lists the entries and asks before it removes them, with their compiled kernels. Files that become empty are
-    removed too. Entries for devices that the recording lacks stay, and so do entries that differ only in sizes from a
-    call without an entry: `nearest=` may serve it.
+    removed too. Entries for devices, versions of Triton, environments and sources that the recording lacks stay, and so
+    do entries that differ only in sizes from a call without an entry: `nearest=` may serve it. `list --unused` lists
+    the same.
 
     Exit codes: 0 done; 3 a file could not be read or changed, and stays; 1 none could, or you answered no.
     """
@@ -55,7 +56,8 @@ def prune(
         terminal.print_json(found.to_json())
     else:
         would = "would be removed" if dry_run else "removed"
-        terminal.say(f"{_words(found)} {would}, {found.kept} kept" if found.entries else f"all {found.kept} are used")
+        done = f"{_words(found)} {would}" if found.entries else "nothing to remove"
+        terminal.say(f"{done}, {found.kept} kept")
     if found.faults:
         raise typer.Exit(3 if found.kept or found.entries else 1)
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 import signal
 import subprocess
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotuned import env
+from autotuned._startup import later
 from autotuned.errors import RecordingError
 from autotuned.recording import file
 
 from .. import terminal
+
+if TYPE_CHECKING:
+    from autotuned.configfiles import writer
+else:
+    writer = later("configfiles.writer")
 
 
 def record(
@@ -31,7 +37,7 @@ def record(
         raise typer.BadParameter(problem, param_hint="CALLS.jsonl")
     target = path.expanduser().absolute()
     try:
-        file.Writer(target).close()  # fail now, not after the command has run for hours
+        _try_writing(target)  # fail now, not after the command has run for hours
         before = target.stat().st_size
     except OSError as error:
         raise terminal.fail(f"{path} cannot be written: {error.strerror or error}") from error
@@ -40,7 +46,7 @@ def record(
     finally:
         has_calls = _was_added_to(target, before)
     if not has_calls:
-        terminal.complain(f"error: {path}: nothing was recorded: the command called no tuned kernel.")
+        terminal.complain(f"error: {path}: nothing was recorded: {_why_nothing(target)}.")
         raise typer.Exit(code or 1)
     try:
         found = file.read(target)
@@ -55,6 +61,25 @@ def record(
     else:
         terminal.remark(words)
     raise typer.Exit(code)
+
+
+def _try_writing(path: Path) -> None:
+    """Create a file if it is missing, and write to it or, while it is empty, to its folder; OSError if that fails."""
+    is_new = not path.exists()
+    if is_new:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writer.probe(path.parent)
+    file.Writer(path).close()  # to a file with lines it writes a blank one
+
+
+def _why_nothing(path: Path) -> str:
+    """Why the command has added no call to a file."""
+    try:
+        _try_writing(path)
+        _was_added_to(path, 0)  # removes it if it is empty
+    except OSError as error:
+        return f"it cannot be written: {error.strerror or error}; the lines above say which calls are lost"
+    return "the command called no tuned kernel"
 
 
 def _was_added_to(path: Path, before: int) -> bool:

@@ -101,7 +101,7 @@ def _print(one: Stored, differing: str) -> None:
     terminal.print_heading(f"{one.key.kernel}  {one.call_words}")
     terminal.print_facts([
         ("chosen", one.config_words),
-        ("time", terminal.time_words(one.median_us) + gain + (f", {record.quality}" if record else "")),
+        ("time", terminal.time_words(one.median_us) + gain + (f", {one.quality}" if one.quality else "")),
         ("for", ", ".join(word for word in (one.device, one.toolchain) if word != "n/a")),
         ("key", one.digest[:12]),
         *([("differs in", differing)] if differing else []),
@@ -138,8 +138,7 @@ def _facts(one: Stored) -> Iterator[tuple[str, str]]:
     yield "chosen", one.config_words
     yield "time", terminal.time_words(one.median_us)
     yield "vs default", terminal.ratio_words(one.vs_default)
-    if one.record is not None:
-        yield "quality", one.record.quality
+    yield "quality", one.quality or "n/a"
     if one.conditions is not None:
         yield "measured", one.conditions.words
     if one.record is not None:

@@ -12,6 +12,7 @@ import typer
 import autotuned
 from autotuned.key.words import call_words
 from autotuned.offline.results import INTERRUPTED, CaseResult, TuneResult
+from autotuned.store import layout
 
 from .. import following, terminal
 from ..progress import Display, case_words, time_words
@@ -85,8 +86,8 @@ def tune(
     The device is the GPU if there is one, otherwise Triton's interpreter; AUTOTUNED_DEVICE overrides this. --devices
     takes indices among the visible GPUs, or UUIDs (GPU-..., MIG-...) or prefixes of them. Each GPU has its own process.
 
-    Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or are not finished, or some binaries could not be
-    compiled; 130 interrupted.
+    Exit codes: 0 done; 1 failed, or nothing could be stored; 2 wrong usage; 3 some cases failed, are not finished, or
+    could not be stored, or some binaries could not be compiled; 130 interrupted.
     """
     from autotuned.offline import ranges
 
@@ -118,6 +119,7 @@ def tune(
     except BaseException as error:  # show the results so far, also after a lost device or a full disk
         if (found := getattr(error, "result", None)) is not None:
             _print(found, as_json)
+            _complain_of_lost(found)
         raise
     _print(result, as_json)
     raise typer.Exit(_exit_code(result))
@@ -217,8 +219,10 @@ def _cells(case: CaseResult) -> list[str]:
 
 def _exit_code(result: TuneResult) -> int:
     """The exit code documented in the command's help, explained on stderr unless it is 0."""
+    _complain_of_lost(result)
     if result.interrupted:
-        terminal.remark("interrupted; results so far are kept. Run the same command again to continue.")
+        kept = "" if result.lost else "; results so far are kept. Run the same command again to continue"
+        terminal.remark(f"interrupted{kept}.")
         return EXIT_INTERRUPTED
     if not result.cases:
         raise terminal.fail(f"there is nothing to measure: the generators of cases yield none. {_hint()}")
@@ -231,7 +235,19 @@ def _exit_code(result: TuneResult) -> int:
         terminal.complain(f"{budget}; {len(open_)} cases are not finished. Run the same command again to continue.")
     elif cut:
         terminal.complain("the ranges of --cover are not finished. Run the same command again to continue.")
-    built = terminal.built_code(result.binaries)
-    if not failed and not open_ and not cut:
+    built, lost = terminal.built_code(result.binaries), result.lost
+    if not failed and not open_ and not cut and not lost:
         return built
-    return 3 if not failed or any(case.status == "done" for case in result.cases) else 1
+    is_done = any(case.status == "done" and case not in lost for case in result.cases)
+    return 3 if is_done or not (failed or lost) else 1
+
+
+def _complain_of_lost(result: TuneResult) -> None:
+    """Say which choices are in no file, if there are any."""
+    if lost := result.lost:
+        measured = sum(case.source == "measured" for case in result.cases)
+        kept = "nothing was" if len(lost) == measured else f"{measured - len(lost)} of {measured} measured choices were"
+        terminal.complain(
+            f"error: {kept} kept: the cache folder {layout.root()} cannot be written. Set AUTOTUNED_CACHE_DIR to a "
+            "folder that can be, or give --out."
+        )

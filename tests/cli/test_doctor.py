@@ -1,5 +1,6 @@
 """`autotuned doctor`: what it reports, finds, and leaves behind."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from commands import run as _run
 from commands import run_json as _json
+from faults import faults
 
 from autotuned.store import layout
 
@@ -57,6 +59,14 @@ def test_doctor_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(fingerprint, "of", lambda arch, folder: {"ptxas": "1"})  # this one is remembered there
     assert _json("doctor")["cache"]["unwritable"] is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_finds_a_full_disk() -> None:
+    """It wrote an empty file, which a full disk takes."""
+    with faults("write", errno.ENOSPC, name="*.autotuned-*"):
+        data = _json("doctor")
+    assert data["cache"]["unwritable"].endswith("No space left on device")
+    assert any(problem.startswith("cache folder: cannot be written: ") for problem in data["problems"])
 
 
 def test_doctor_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,8 @@ def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPa
     assert file["vs_default"] == 4 and file["digest"] == record["digest"]
     assert file["config"] == record["config"] and file["device"] == device.cpu().slug
     lines = _run("list", "work").stdout.splitlines()
-    assert lines[0] == f"mod_work.work  {device.cpu().slug}" and lines[1].split()[:2] == ["call", "config"]
+    assert file["quality"] == "ok" and lines[0] == f"mod_work.work  {device.cpu().slug}, ok"
+    assert lines[1].split()[:2] == ["call", "config"]
     assert [line.split()[0] for line in lines[2:]] == ["n=1"] * 2 and record["digest"][:12] in lines[2]
 
 

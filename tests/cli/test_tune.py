@@ -1,5 +1,6 @@
 """`autotuned tune`: what is measured, what the table and the JSON say, and what goes wrong."""
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -9,20 +10,21 @@ import pytest
 from commands import error as _error
 from commands import run as _run
 from commands import run_json as _json
+from faults import faults
 from given import BEST, WORK, Write
 from given import work as _work
 
 from autotuned import errors
 from autotuned.gpu import device
 from autotuned.resolve import tuner
-from autotuned.store import listing
+from autotuned.store import layout, listing
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
 ROW = {
     "kernel", "status", "reason", "digest", "device", "triton", "call", "config", "median_us", "vs_first", "vs_default",
     "quality", "source", "configs", "measured_configs", "remark", "members",
-    "sizes", "group",
+    "sizes", "group", "kept",
 }  # fmt: skip
 
 
@@ -34,7 +36,7 @@ def test_tune_measures_every_case_and_says_what_it_chose(write: Write) -> None:
         assert row.keys() == ROW
         assert (row["kernel"], row["status"], row["source"]) == ("mod_work.work", "done", "measured")
         assert row["config"]["kwargs"] == {"ms": 1} and row["median_us"] == 1000
-        assert (row["vs_first"], row["vs_default"], row["remark"]) == (4, 4, None)
+        assert (row["vs_first"], row["vs_default"], row["remark"], row["kept"]) == (4, 4, None, True)
         assert (row["configs"], row["measured_configs"]) == (3, 3)
         assert row["call"]["values"] == {"n": n} and row["device"] == device.cpu().slug
         assert len(row["digest"]) == 64 and row["quality"] == "ok" and row["reason"] is None
@@ -53,6 +55,43 @@ def test_the_table_holds_the_same_in_words(write: Write) -> None:
     ]
     assert re.split("  +", lines[2].strip()) == ["n=1", BEST, "1 ms", "4.00x", "ok"]
     assert result.stderr == ""  # results are printed once
+
+
+@pytest.mark.parametrize(
+    ("which", "code", "kept"), [("", 1, "nothing was kept"), ("first", 3, "1 of 2 measured choices were kept")]
+)
+def test_choices_that_cannot_be_stored_are_an_error_after_the_table(
+    write: Write, which: str, code: int, kept: str
+) -> None:
+    """It ended with 0, although all that it had measured was gone."""
+    digest = _json("tune", _work(write), "--dry-run")["cases"][0]["digest"] if which else ""
+    with faults("replace", errno.ENOSPC, name=f"{digest}.json"):
+        result = _run("tune", _work(write), code=code)
+    assert sum(BEST in line for line in result.stdout.splitlines()) == 2
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"error: {kept}: ") and str(layout.root()) in last and "AUTOTUNED_CACHE_DIR" in last
+
+
+def test_choices_that_only_files_hold_are_no_error(write: Write) -> None:
+    with records_fail():
+        data = _json("tune", _work(write), "--out", "tuned")
+    assert [row["kept"] for row in data["cases"]] == [False, False] and len(data["files"]) == 1
+
+
+def test_choices_that_neither_store_nor_file_can_hold_are_an_error_after_the_table(write: Write) -> None:
+    with (
+        records_fail(),
+        faults("write", OSError(errno.ENOSPC, "No space left on device"), name="*mod_work.work.json*"),
+    ):
+        result = _run("tune", _work(write), "--out", "tuned", code=1)
+    assert sum(BEST in line for line in result.stdout.splitlines()) == 2
+    lost, unwritten = result.stderr.splitlines()[-2:]
+    assert lost.startswith("error: nothing was kept") and unwritten.startswith("error: --out: tuned/")
+
+
+def records_fail() -> Any:
+    """The disk of the cache folder is full."""
+    return faults("replace", errno.ENOSPC, name="*/v2/mod_work.work/*")
 
 
 def test_what_is_stored_is_not_measured_again_unless_forced(write: Write) -> None:

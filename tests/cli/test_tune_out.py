@@ -1,22 +1,23 @@
 """`autotuned tune --out`: config files that are written, added to, left as they are, and served."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import error as _error
 from commands import run as _run
 from commands import run_json as _json
 from commands import start as _start
-from given import WORK, Write
+from faults import faults, refuse
+from given import BEST, WORK, Write
 from given import work as _work
 
-from autotuned.configfiles import writer
 from autotuned.gpu import device
+from autotuned.offline import binaries
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
@@ -55,6 +56,18 @@ def test_files_that_serve_are_copied_into_another_folder(write: Write, monkeypat
     assert [(row["source"], row["median_us"], row["vs_default"]) for row in data["cases"]] == [(str(file), 1000, 4)] * 2
     assert Path(*data["files"]).read_text() == file.read_text()
     assert "mod_work.work.json" in _run("tune", "mod_work").stdout
+
+
+def test_an_imported_choice_is_shipped_with_its_times(write: Write, tmp_path: Path) -> None:
+    [path] = _json("tune", _work(write), "--out", "tuned")["files"]
+    before = Path(path).read_text()
+    _run("clear", "--yes")
+    _run("import", "tuned")
+    for out in ("tuned", "another"):
+        data = _json("tune", _work(write), "--out", out)
+        found = {(row["source"], row["median_us"], row["vs_default"]) for row in data["cases"]}
+        assert found == {("stored", 1000, 4)}
+        assert Path(*data["files"]).read_text() == before
 
 
 def test_a_file_that_was_not_there_before_serves_at_once(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,13 +126,23 @@ def test_a_folder_that_cannot_be_written_is_found_out_first(write: Write) -> Non
     assert "--out" in line and "file is not a folder" in line
 
 
-def test_a_config_file_that_cannot_be_written_ends_the_run_with_its_table(
+def test_a_config_file_that_cannot_be_written_loses_nothing(write: Write) -> None:
+    """The table was missing, and cases after the first one were not measured."""
+    with faults("write", OSError(errno.ENOSPC, "No space left on device"), name="*mod_work.work.json*"):
+        result = _run("tune", _work(write), "--out", "tuned", code=1)
+    assert [line.split()[0] for line in result.stdout.splitlines() if BEST in line] == ["n=1", "n=2"]
+    last = result.stderr.splitlines()[-1]
+    path = Path("tuned") / device.cpu().slug / "mod_work.work.json"
+    assert last.startswith(f"error: --out: {path} cannot be written: No space left on device. Make room")
+    assert "Traceback" not in result.output and "wrote" not in result.stdout
+    data = _json("tune", _work(write), "--out", "tuned")
+    assert [row["source"] for row in data["cases"]] == ["stored"] * 2 and data["files"] == [str(path)]
+
+
+def test_a_file_of_binaries_that_cannot_be_written_leaves_the_table(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: Any) -> Any:
-        raise OSError(28, "No space left on device", "tuned/x.json")
-
-    monkeypatch.setattr(writer, "ship", full)
-    result = _run("tune", _work(write), "--out", "tuned", code=1)
+    monkeypatch.setattr(binaries, "build", refuse)
+    result = _run("tune", _work(write), "--out", "tuned", "--binaries", code=1)
+    assert sum(BEST in line for line in result.stdout.splitlines()) == 2 and "wrote tuned" in result.stdout
     assert "No space left" in result.stderr.splitlines()[-1]
-    assert "Traceback" not in result.output

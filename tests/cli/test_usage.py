@@ -117,7 +117,7 @@ def test_choices_for_other_devices_are_no_concern_of_a_recording(called):
     other = {**make_key().context["device"], "name": "NVIDIA B200", "arch": "sm_100"}
     tuned(of(device=other))
     tuned(of(n=1))
-    path = called((of(n=2), 1))
+    path = called((tuned(of(n=2)), 1))
     assert [choice["call"]["values"]["n"] for choice in run_json("list", "--unused", "--calls", path)["unused"]] == [1]
 
 

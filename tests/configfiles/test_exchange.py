@@ -1,5 +1,6 @@
 """Tests of `exchange`, through the commands: export, import, merge and diff; of `audit` beside them: `test_audit.py`."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,23 @@ from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store import layout, records
 from autotuned.store.conditions import Checked, Conditions
-from autotuned.store.record import Timing, TuningRecord
+from autotuned.store.record import Quality, Timing, TuningRecord
 
 SMALL, LARGE = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}, num_warps=8)
 SLUG = from_json(DEVICE).slug
 
 
-def keep(key: Key, config: FakeConfig = LARGE, us: float = 10.4567, first_us: float = 20.0, **more: Any) -> None:
+def keep(
+    key: Key,
+    config: FakeConfig = LARGE,
+    us: float = 10.4567,
+    first_us: float = 20.0,
+    quality: Quality = "ok",
+    **more: Any,
+) -> None:
     """A record of a search in which the first config of the list lost."""
     timings = (Timing(form(SMALL), first_us, first_us, first_us, 40), Timing(form(config), us, us, us, 40))
-    assert records.keep(TuningRecord(key, form(config), us, "ok", timings, more))
+    assert records.keep(TuningRecord(key, form(config), us, quality, timings, more))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -40,8 +48,9 @@ def entries(path: Path) -> list[Entry]:
 
 
 def test_export_check_import_export_is_the_same_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for n in (3, 1, 20):
-        keep(make_key(n))
+    qualities: dict[int, Quality] = {3: "ok", 2: "tied", 20: "noisy", 21: "unresolved"}
+    for n, quality in qualities.items():
+        keep(make_key(n), quality=quality)
     keep(make_key(1, triton="3.8.0"), us=0.000123456)
     keep(make_key(1, kernel="App.Other"), FakeConfig({"F": 0.5, "T": (1, 2)}, pre_hook=print))
     keep(make_key(1, device={**DEVICE, "name": "NVIDIA H200"}))
@@ -49,7 +58,7 @@ def test_export_check_import_export_is_the_same_to_the_byte(tmp_path: Path, monk
     run("check", tmp_path / "a")
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "other"))
     assert run_json("import", tmp_path / "a") == {
-        "written": 6,
+        "written": 7,
         "same": 0,
         "kept": 0,
         "binaries": 0,
@@ -61,7 +70,9 @@ def test_export_check_import_export_is_the_same_to_the_byte(tmp_path: Path, monk
     assert len(tree(tmp_path / "a")) == 4  # three files, and the attributes
     run("export", "--out", tmp_path / "a")
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
-    assert run_json("import", tmp_path / "a")["same"] == 6
+    assert run_json("import", tmp_path / "a")["same"] == 7
+    listed = {choice["call"]["values"]["n"]: choice["quality"] for choice in run_json("list", "app.k")["choices"]}
+    assert listed == {**qualities, 1: "ok"}
 
 
 def test_an_exported_entry_has_three_digits_and_the_gain_over_what_runs_untuned(tmp_path: Path) -> None:
@@ -93,6 +104,29 @@ def test_what_is_imported_is_served_and_not_measured_again(tmp_path: Path) -> No
     found = sources.find(make_key(1), live)
     assert found is not None
     assert (found.config, found.complete) == (LARGE, True)
+
+
+def test_an_entry_that_does_not_say_its_quality_has_none_in_the_store_and_in_the_next_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a", (make_key(1), SMALL, 10.0, 1.5))
+    run("import", tmp_path / "a")
+    assert [choice["quality"] for choice in run_json("list")["choices"]] == [None]
+    assert ", ok" not in run("show", "app.k").stdout and "n/a" in run("show", "app.k", "--full").stdout
+    run("export", "--out", tmp_path / "b")
+    path = f"{SLUG}/app.k.json"
+    assert (tmp_path / "b" / path).read_bytes() == (tmp_path / "a" / path).read_bytes()
+
+
+def test_a_merge_keeps_a_quality_that_one_of_the_files_says(tmp_path: Path) -> None:
+    keep(make_key(1), quality="tied")
+    run("export", "--out", tmp_path / "b")
+    [said] = entries(tmp_path / "b" / SLUG / "app.k.json")
+    silent = writer.ship(make_key(1), dataclasses.replace(said, quality=None), tmp_path / "a")
+    run("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "merged")
+    assert entries(tmp_path / "merged" / SLUG / "app.k.json") == [said]
+    run("export", "--out", tmp_path / "a")
+    assert entries(silent) == [said]
 
 
 def test_what_was_measured_here_stays(tmp_path: Path) -> None:

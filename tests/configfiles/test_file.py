@@ -149,8 +149,8 @@ def test_three_significant_digits_are_kept(value: float | None, kept: float | No
 def test_an_entry_says_how_much_faster_than_the_default_the_choice_is(default: Any, ratio: float | None) -> None:
     failed = Timing(form(FakeConfig({"BLOCK": 2})), status="failed", error="x")
     timings = (Timing(LARGE, 15.6789), Timing(SMALL, 10.3456), failed)
-    record = TuningRecord(make_key(7), SMALL, 10.3456, "ok", timings, {"default": default})
-    assert entry_of(record) == Entry(make_key(7).call, SMALL, 10.3, ratio)
+    record = TuningRecord(make_key(7), SMALL, 10.3456, "tied", timings, {"default": default})
+    assert entry_of(record) == Entry(make_key(7).call, SMALL, 10.3, ratio, quality="tied")
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

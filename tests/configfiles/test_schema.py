@@ -59,7 +59,8 @@ def a_config_file() -> Any:
     for number, config in enumerate((FAST, SLOW)):
         key = make_key(number)
         timings = (Timing(FAST, 10.5, 10.5, 10.5, 3), Timing(SLOW, 21, 21, 21, 3))
-        found = TuningRecord(key, config, 10.5, "ok", timings if number else (), {"default": SLOW})
+        quality = ("ok", None)[number]
+        found = TuningRecord(key, config, 10.5, quality, timings if number else (), {"default": SLOW})
         file.add(configfile.split_context(key.context)[0], configfile.entry_of(found))
     return json.loads(file.dump())
 

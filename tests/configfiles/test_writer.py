@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 from fakes import DEVICE, FakeConfig, form, make_key
-from faults import faults, refuse
+from faults import faults
 from shipped import BROKEN, KEY, LARGE, LIVE, OTHER, SLUG, SMALL, write_broken
 from stored import config_of
 
-from autotuned import disk
 from autotuned.configfiles import lookup, writer
-from autotuned.configfiles.file import Entry
+from autotuned.configfiles.file import Entry, parse
 from autotuned.errors import ConfigFileError
 from autotuned.key.key import Key
 from autotuned.resolve import sources
@@ -35,6 +34,25 @@ def test_shipping_adds_to_the_file_of_kernel_and_device(tmp_path: Path) -> None:
         (str(path), older),
         (str(path), KEY),
     ]
+
+
+@pytest.mark.parametrize(
+    ("config", "us", "gain", "expected"),
+    [
+        (SMALL, None, None, (10.0, 1.5)),
+        (SMALL, None, 1.2, (10.0, 1.5)),
+        (SMALL, 8.0, None, (8.0, None)),
+        (LARGE, None, None, (None, None)),
+    ],
+    ids=["without times", "with a gain alone", "measured again", "another config"],
+)
+def test_shipping_a_config_again_loses_no_time_that_the_file_has(
+    tmp_path: Path, config: FakeConfig, us: float | None, gain: float | None, expected: tuple[float | None, ...]
+) -> None:
+    writer.ship(KEY, Entry(KEY.call, form(SMALL), 10.0, 1.5), tmp_path)
+    path = writer.ship(KEY, Entry(KEY.call, form(config), us, gain), tmp_path)
+    [(_, entry)] = parse(path.read_text(), str(path)).entries()
+    assert (entry.median_us, entry.vs_default) == expected
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -64,12 +82,16 @@ def test_shipped_entries_of_every_kernel_are_listed_by_file(tmp_path: Path) -> N
     assert list(lookup.shipped("app.other")) == [(str(second), other, entry_for(other))]
 
 
-def test_a_folder_says_why_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_says_why_it_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert writer.unwritable(tmp_path / "new" / "folder") == ""
     assert writer.unwritable(tmp_path / "file" / "folder") == f"{tmp_path / 'file'} is not a folder"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    for call in ("open", "write", "fsync"):  # a full disk takes an empty file, and some say it later
+        with faults(call, errno.ENOSPC, name="*.autotuned-*"):
+            assert writer.unwritable(tmp_path) == f"{tmp_path}: No space left on device"
     with faults("open", errno.EROFS, name="*.autotuned-*"):  # the file that it tries to write is no news
         assert writer.unwritable(tmp_path) == f"{tmp_path}: Read-only file system"
-    monkeypatch.setattr(disk, "write_text", refuse)
-    assert writer.unwritable(tmp_path) == f"{tmp_path}: No space left on device"
+    with faults("fsync", errno.EINVAL):  # there is none
+        assert writer.unwritable(tmp_path) == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -379,3 +379,16 @@ def test_a_key_can_be_copied_and_pickled():
         copied["tensors"]["x"] = {**copied["tensors"]["x"], "dtype": "torch.int8"}
         assert Key("app.k", copied, CONTEXT).digest != key.digest
     assert Key("app.k", json.loads(json.dumps(part)), CONTEXT).digest == key.digest
+
+
+def test_the_call_part_alone_makes_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first launch of a shipped binary needs the part, and no key."""
+
+    def refuse(data: Any) -> str:
+        raise AssertionError(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("autotuned.key.key.canonical", refuse)
+        patch.setattr("autotuned.typed_json.canonical", refuse)
+        found = part(x=np.empty((12_347, 3), np.int8), n=3)
+    assert "12347" in Key("app.k", found, CONTEXT).text

@@ -7,14 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import fake_gpus
 import forked
 import pytest
 from fake_gpus import MEET, command, environment, interrupted, log
 
-from autotuned.offline.workers import pool
 from autotuned.store import listing
 
 
@@ -167,19 +165,6 @@ def test_what_lies_behind_a_case_that_no_process_survives_making_fails_too(tmp_p
     assert [case["status"] for case in found["cases"]] == ["done", "failed", "failed"]
     for case in found["cases"][1:]:
         assert case["reason"].startswith("the measuring process ended 3 times with it, and no config can be blamed")
-
-
-def test_ctrl_c_while_files_are_written_loses_no_entry(tmp_path, monkeypatch):
-    """What was to be written was forgotten before it was, and was missing in the folder of --out."""
-    waiting = pool.Pool.__new__(pool.Pool)
-    waiting._files, waiting._unshipped, waiting._shipped = set(), ["an entry"], 0.0
-    waiting._options = SimpleNamespace(out=tmp_path)
-    monkeypatch.setattr(pool.writer, "ship_all", lambda entries, out: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        waiting._ship(0.0)
-    monkeypatch.setattr(pool.writer, "ship_all", lambda entries, out: [out / entry for entry in entries])
-    waiting._ship(0.0)
-    assert waiting._files == {str(tmp_path / "an entry")} and not waiting._unshipped
 
 
 def test_ctrl_c_ends_all_processes_and_keeps_what_was_measured(tmp_path, fake):

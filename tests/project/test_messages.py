@@ -52,7 +52,7 @@ REVIEWED = {
     "a state and not a mistake: what happened, and what to do or what follows": [
         "`{}` key {}: {} within {} s (rank {} of {}). Look at the log of that rank; autotuned.sync(timeout_s=...) waits "
         "longer, tuning with `autotuned tune` beforehand avoids the wait.",
-        "the reference raised {}: {}; no config was judged",
+        "the reference raised {}; no config was judged",
         "`{}`: expected at least one config that compiles and runs here; all {} failed. Add a config that fits, or give "
         "@autotune a default=.\n{}",
         "`{}`: not enough free memory to tune now ({}). Tune earlier, or name the written arguments in restore_value=.",
@@ -89,6 +89,8 @@ REVIEWED = {
         "Triton Error [CUDA]: {}",
         "no kernel {}{}",
         "{} cannot be written: {}",
+        "{}. Make room or name another folder, and run the same command again: it does not measure again what is in the "
+        "cache folder.",
         "{} cannot be run: {}",
         "{}: no such command; type what you would type without autotuned.",
         "{} begins with a typographic dash; type --{}",

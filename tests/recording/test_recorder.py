@@ -1,5 +1,6 @@
 """Recording: what is written, what is counted, and what it costs."""
 
+import errno
 import json
 import os
 import signal
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 from autotuned.cli.main import app
 from fakes import FakeConfig as Config
+from faults import faults, refuse
 from typer.testing import CliRunner
 
 import autotuned
 from autotuned import autotune
+from autotuned.configfiles import writer
 from autotuned.errors import RecordingError
 from autotuned.recording import arguments, file, grids, recorder
 from autotuned.resolve import active
@@ -336,6 +339,28 @@ def test_a_command_that_calls_nothing_tuned_fails_and_leaves_no_file(tmp_path):
     result = CliRunner().invoke(app, ["record", str(tmp_path / "c.jsonl"), "--", sys.executable, "-c", "pass"])
     assert result.exit_code == 1 and "called no tuned kernel" in result.stderr
     assert not (tmp_path / "c.jsonl").exists()
+
+
+def test_a_full_disk_is_said_before_the_command_runs(tmp_path):
+    (tmp_path / "new").mkdir()
+    command = [sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"]
+    with faults("write", errno.ENOSPC, name="*.autotuned-*"):
+        result = CliRunner().invoke(app, ["record", str(tmp_path / "new" / "c.jsonl"), "--", *command])
+    assert result.exit_code == 1 and "c.jsonl cannot be written: No space left on device" in result.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["new"]
+
+
+@pytest.mark.parametrize("code", [0, 5])
+def test_a_disk_that_is_full_after_the_command_is_why_nothing_was_recorded(tmp_path, monkeypatch, code):
+    """The command that could not write its calls "called no tuned kernel"."""
+    (tmp_path / "new").mkdir()
+    answers = iter([lambda folder: None, refuse])
+    monkeypatch.setattr(writer, "probe", lambda folder: next(answers)(folder))
+    command = [sys.executable, "-c", f"raise SystemExit({code})"]
+    result = CliRunner().invoke(app, ["record", str(tmp_path / "new" / "c.jsonl"), "--", *command])
+    assert result.exit_code == (code or 1) and "no tuned kernel" not in result.stderr
+    assert "nothing was recorded: it cannot be written: No space left on device" in result.stderr
+    assert not list((tmp_path / "new").iterdir())
 
 
 # -- grids --------------------------------------------------------------------------------------------------------

@@ -144,8 +144,7 @@ def test_a_store_that_is_away_costs_one_line_and_what_was_measured_is_sent_later
     one = host("a")
     with caplog.at_level(logging.WARNING):
         assert one.call(1, through(proxy, redis_url), key=SECRET) == (1, 1)
-        assert len([line for line in lines(caplog) if "cannot be read" in line]) == 1
-        assert len([line for line in lines(caplog) if "cannot be written" in line]) <= 1
+        assert len([line for line in lines(caplog) if "cannot be" in line]) == 1  # not another one of the writes
     assert (layout.root() / layout.OUTBOX).is_dir()
     proxy.is_cut = False
     assert one.call(1, through(proxy, redis_url), key=SECRET) == (1, 0)  # a hit: all it does is send
@@ -208,8 +207,7 @@ def test_a_store_that_does_not_let_us_is_one_line_without_its_password(
 ) -> None:
     assert host("a").call(1, f"redis://{user}127.0.0.1:{closed_server.port}/0") == (1, 1)
     told = [line for line in lines(caplog) if "shared store" in line]
-    assert any(said in line for line in told)
-    assert len(told) <= 2  # one that it cannot be read, one that it cannot be written
+    assert [said in line for line in told] == [True]
     assert not any(word in caplog.text for word in ("hush-hush", "wrong-wrong", "look-look"))
     assert (layout.root() / layout.OUTBOX).is_dir()
 

@@ -289,7 +289,7 @@ def _with_config(call: _Call, config: str) -> Entry:
     return replace(
         call.entry, config=timing.config, median_us=rounded(timing.median_us),
         vs_default=rounded(gain / loss) if gain and loss else None,
-        conditions=call.record.conditions.replace(checks=timing.passed), binaries=(),
+        conditions=call.record.conditions.replace(checks=timing.passed), quality=None, binaries=(),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from autotuned.configfiles.exchange import PathLike
 from autotuned.configfiles.file import ConfigFile, Entry, Fault, grave
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
-from autotuned.key.nearest_key import differences
+from autotuned.offline.report.needed import Needed
 from autotuned.recording import file as recording
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,10 @@ class PruneResult:
 def prune(paths: PathLike | Iterable[PathLike], *, calls: str | os.PathLike[str], dry_run: bool = False) -> PruneResult:
     """Remove the entries that no recorded call uses from config files, and their compiled kernels.
 
-    Only entries for the recording's devices are considered. An entry is kept if its call was recorded in any context,
-    since policies may let it serve there, or if a recorded call without an entry differs only in sizes, since
-    `nearest=` may serve it. A file is removed with its last entry.
+    Only entries for the recording's devices, toolchains, environments and sources are considered: others may serve
+    another program. An entry is kept if its call was recorded in any context, since policies may let it serve there, or
+    if a recorded call without an entry differs only in sizes, since `nearest=` may serve it. A file is removed with its
+    last entry.
 
     Args:
         paths: Config files, or folders of them.
@@ -87,14 +88,14 @@ def prune(paths: PathLike | Iterable[PathLike], *, calls: str | os.PathLike[str]
         RecordingError: The recording cannot be read.
     """
     files, result = exchange.files_in(paths), PruneResult()
-    used = _Used(call.key for call in recording.read(Path(calls)))
+    needed = Needed(call.key for call in recording.read(Path(calls)))
     for path in files:
         config, faults = exchange.read(path)
         lost = grave(faults)
         result.faults += lost
         if config is None:
             continue
-        unused = [] if lost else list(_unused(path, config, used))
+        unused = [] if lost else list(_unused(path, config, needed))
         if unused and not dry_run:
             try:
                 writer.take_out([one.key for one in unused], path)
@@ -107,48 +108,12 @@ def prune(paths: PathLike | Iterable[PathLike], *, calls: str | os.PathLike[str]
     return result
 
 
-def _unused(path: Path, config: ConfigFile, used: _Used) -> Iterator[Pruned]:
-    is_needed = used.by(config)
+def _unused(path: Path, config: ConfigFile, needed: Needed) -> Iterator[Pruned]:
+    is_needed = needed.by(config.kernel, (key for key, _ in config.entries()))
     entries = [(key, entry, is_needed(key)) for key, entry in config.entries()]
-    named = {digest for _, entry, needed in entries if needed for digest in entry.binaries}
-    for key, entry, needed in entries:
-        if not needed:
+    named = {digest for _, entry, stays in entries if stays for digest in entry.binaries}
+    for key, entry, stays in entries:
+        if not stays:
             own = set(entry.binaries) - named
             named |= own
             yield Pruned(str(path), key, entry, len(own))
-
-
-class _Used:
-    """The calls of a recording, by kernel and text."""
-
-    def __init__(self, keys: Iterable[Key]) -> None:
-        self._calls: dict[str, dict[str, Json]] = {}
-        self._devices: set[str] = set()
-        for key in keys:
-            self._devices.add(canonical(key.context["device"]))
-            self._calls.setdefault(key.kernel, {})[canonical(key.call)] = key.call
-
-    def by(self, config: ConfigFile) -> Callable[[Key], bool]:
-        """A predicate: whether an entry with this key is needed."""
-        calls = self._calls.get(config.kernel, {})
-        there = {canonical(key.call) for key, _ in config.entries()}
-        without = [call for text, call in calls.items() if text not in there]
-
-        def is_needed(key: Key) -> bool:
-            is_other = canonical(key.context["device"]) not in self._devices
-            is_used = is_other or canonical(key.call) in calls
-            return is_used or any(_in_sizes_alone(key.call, call) for call in without)
-
-        return is_needed
-
-
-def _in_sizes_alone(ours: Json, theirs: Json) -> bool:
-    """Whether two calls differ only in numbers and shapes."""
-    return all(
-        change.path.endswith(".shape") or (change.path.startswith("values.") and _are_sizes(change.ours, change.theirs))
-        for change in differences(ours, theirs)
-    )
-
-
-def _are_sizes(*values: Json) -> bool:
-    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)

@@ -254,4 +254,5 @@ def _records(found: Iterable[tuple[str | Path, TuningRecord]]) -> Iterator[Store
 
 def _entries(found: Iterable[tuple[str, Key, Entry]]) -> Iterator[Stored]:
     for path, key, entry in found:
-        yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path, conditions=entry.conditions)
+        chosen = entry.config, entry.median_us, entry.quality
+        yield Stored(key, *chosen, entry.vs_default, path, conditions=entry.conditions)

@@ -11,10 +11,11 @@ from autotuned.key.key import Key
 from autotuned.key.nearest_key import Alike, Difference
 from autotuned.key.words import change_words
 from autotuned.offline.report import stored
+from autotuned.offline.report.needed import Needed
 from autotuned.offline.report.stored import Stored
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import explain
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Missing:
 class Usage:
     """The calls of a recording, and the choices in store and config files that answer them.
 
-    They are looked up in the context in which they were recorded. Kernels are not imported, so `nearest=` and changed
-    lists of configs are not considered.
+    They are looked up in the context in which they were recorded. Kernels are not imported, so calls that `nearest=`
+    serves count as missing, and changed lists of configs are not considered.
 
     Attributes:
         recorded: Distinct calls; several that differ in alignment or grid may share a key.
@@ -78,17 +79,17 @@ class Usage:
         return [Missing(key, self.counts[key], one, explain.changes(key, one) if one else ()) for key, one in nearest]
 
     def unused(self, names: Iterable[str]) -> list[Stored]:
-        """Choices of kernels for the recording's devices that answer none of its calls."""
-        used = {key.digest for key in self.answers.values()} | self.answers.keys()
-        devices = {canonical(key.context["device"]) for key in self.counts}
-        return [
-            choice
-            for name in names
-            for choice in stored.of_kernel(name, heads=True)
-            if choice.config is not None
-            and canonical(choice.key.context["device"]) in devices
-            and choice.key.digest not in used
-        ]
+        """Choices of kernels that no recorded call may need, as `prune` decides: by file, the store's together."""
+        needed = Needed(self.counts)
+        found: list[Stored] = []
+        for name in names:
+            choices = [choice for choice in stored.of_kernel(name, heads=True) if choice.config is not None]
+            keys: dict[str, list[Key]] = {}
+            for choice in choices:
+                keys.setdefault(choice.source, []).append(choice.key)
+            is_needed = {source: needed.by(name, there) for source, there in keys.items()}
+            found += (choice for choice in choices if not is_needed[choice.source](choice.key))
+        return found
 
     @property
     def calls(self) -> int:

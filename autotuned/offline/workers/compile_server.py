@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from autotuned.errors import described
 from autotuned.offline import cases
 from autotuned.triton_compat import cache, compiled, kernel
 
@@ -27,7 +28,7 @@ def main() -> None:
         kernels = _kernels(json.loads(channel.recv(1 << 20)))
         compiled.prepare_compiler()
     except Exception as error:  # a module that needs to see a GPU may raise anything
-        channel.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[: 1 << 16]}).encode())
+        channel.send(json.dumps({"failed": described(error)[: 1 << 16]}).encode())
         return
     sys.stdout.flush()  # otherwise each worker would write it again
     with contextlib.suppress(OSError):  # the parent has ended; the next read detects it
@@ -106,7 +107,7 @@ def _compiled(kernel: Any, parts: tuple[Any, ...], folder: str | None) -> tuple[
         with cache.same_as(None if folder is None else Path(folder)):
             return "done", compiled.compile_specialization(kernel, parts)
     except Exception as error:  # of the kernel, or of this process only: the caller compiles again to find out
-        return "failed", f"{type(error).__name__}: {error}"
+        return "failed", described(error)
 
 
 def _end_with_parent(number: int) -> None:

@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 from autotuned.configfiles import writer
-from autotuned.configfiles.entry import Entry, load_entry
+from autotuned.configfiles.entry import load_entry
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
 from autotuned.offline.cases import share
 from autotuned.offline.results import INTERRUPTED, OUT_OF_TIME, CaseResult, Observer, Options, TuneResult
+from autotuned.offline.shipping import Shipping
 from autotuned.offline.workers import process
 from autotuned.offline.workers.interrupts import Interrupts
 from autotuned.offline.workers.process import Ending
@@ -24,7 +25,7 @@ from autotuned.typed_json import Json
 TICK_S = 0.2
 BLAMELESS = 3  # ends without a config to blame before a device (consecutive ends) or a case is given up
 PATIENCE_S = 60.0  # longest wait for a lost node's slot if only it can measure the remaining cases
-SHIP_S = 2.0  # between two writes of config files, since each reads and writes whole files
+SHIP_S = 2.0  # between two writes of config files
 
 
 class Pool:
@@ -42,9 +43,8 @@ class Pool:
         self._excluded: dict[str, dict[str, str]] = {}
         self._seen: set[tuple[str, str]] = set()  # model and digest of cases not to measure again
         self._kernels: set[str] = set()
-        self._unshipped: list[tuple[Key, Entry]] = []
-        self._shipped = self._start
-        self._files: set[str] = set()
+        folder = None if options.out is None else options.out.absolute()
+        self._shipping = Shipping(folder, observer.note, SHIP_S)
         self._result = TuneResult(budget_s=options.budget_s)
 
     def result(self) -> TuneResult:
@@ -55,7 +55,7 @@ class Pool:
             CaseResult(**queue.results[number]) for queue in queues for number in sorted(queue.results)
         ]
         self._result.devices = [slot.result() for slot in self._slots if slot.name]
-        self._result.files = sorted(self._files)
+        self._result.files = sorted(self._shipping.files)
         self._result.seconds = time.monotonic() - self._start
         return self._result
 
@@ -80,7 +80,7 @@ class Pool:
                     if slot.process is not None:
                         slot.process.kill()
                 self._executor.close()
-                self._ship(0.0)
+                self._shipping.finish()
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class Pool:
             ending = self._listen(slot)
             if ending is not None:
                 self._ended(slot, ending)
-        self._ship(SHIP_S)
+        self._shipping.write()
 
     def _alive(self) -> list[Slot]:
         return [slot for slot in self._slots if not slot.gone]
@@ -254,8 +254,8 @@ class Pool:
         assert case is not None
         slot.case, slot.ends, slot.done = None, 0, slot.done + 1
         self._seen.add((slot.model or "", case.digest))
-        queue.done(slot.name, message["result"])
         self._keep(message)
+        queue.done(slot.name, message["result"])
         self._show_count()
         self._observer.done(CaseResult(**message["result"]), self._name(slot))
 
@@ -270,18 +270,11 @@ class Pool:
     def _keep(self, message: Mapping[str, Json]) -> None:
         """Store a result's record if it comes from another host, and collect its entry for the config file."""
         if message["record"] is not None:
-            connection.keep(record.load(message["record"]))
-        if message["entry"] is not None and self._options.out is not None:
-            entry = load_entry(message["entry"], "entry")
-            self._unshipped.append((Key(**message["key"]), entry))
-
-    def _ship(self, after_s: float) -> None:
-        """Write the collected entries if the last write is at least `after_s` ago."""
-        if self._unshipped and time.monotonic() - self._shipped >= after_s:
-            assert self._options.out is not None
-            self._files |= {str(path) for path in writer.ship_all(self._unshipped, self._options.out.absolute())}
-            self._unshipped.clear()  # only now: after an interrupt they are written at the end
-            self._shipped = time.monotonic()
+            is_kept = connection.keep(record.load(message["record"]))
+            if message["result"]["kept"] is not None:
+                message["result"]["kept"] = is_kept
+        if message["entry"] is not None:
+            self._shipping.add(Key(**message["key"]), load_entry(message["entry"], "entry"))
 
     # -- ended processes -----------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned.errors import CheckError, DecorationError
+from autotuned.errors import CheckError, DecorationError, described
 from autotuned.key import opaque
 from autotuned.key.memory import is_torch, tensors_in
 from autotuned.search.failures import is_memory_error
@@ -154,7 +154,7 @@ class Checker:
         except Exception as error:
             if is_memory_error(error):
                 raise
-            raise self._error(f"the reference raised {type(error).__name__}: {error}; no config was judged") from error
+            raise self._error(f"the reference raised {described(error)}; no config was judged") from error
         if result is None and uncopied:
             name, problem = next(iter(uncopied.items()))
             raise self._error(
@@ -272,7 +272,7 @@ def _copied(
             if {id(tensor) for _, tensor in tensors_in(name, copied[name])} != {*map(id, copies[name])}:
                 uncopied[name] = "a copy of it holds the same tensors"  # as with functions and weak references
         except Exception as error:  # user classes may raise anything
-            uncopied[name] = f"{type(error).__name__}: {error}"
+            uncopied[name] = described(error)
     return copied, uncopied
 
 

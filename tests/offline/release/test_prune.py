@@ -96,11 +96,61 @@ def test_the_same_call_in_another_context_is_used():
     assert older in left()
 
 
-def test_what_may_serve_as_the_nearest_shape_stays():
+OTHERS = {
+    "another Triton": {"triton": "3.6.0", "triton_key": "cc"},
+    "another build of Triton": {"triton_key": "cc"},
+    "another ptxas": {"ptxas": "12.9.86"},
+    "another environment": {"environment": {"TRITON_X": "1"}},
+    "another source": {"source": "older"},
+    "another version of the kernel": {"version": 2},
+    "another device": {"device": OTHER},
+}
+
+
+@pytest.mark.parametrize("context", OTHERS.values(), ids=OTHERS)
+def test_what_was_tuned_for_another_context_stays(context, monkeypatch):
+    """A program with that Triton may call it, and this recording cannot tell."""
+    used, unused, elsewhere = of(1), of(2), of(3, **context)
+    shipped(used, unused, elsewhere)
+    listed = listed_unused(monkeypatch, recorded(used))
+    found = autotuned.prune("tuned", calls="calls.jsonl")
+    assert [one.key for one in found.entries] == [unused] and left() == {used, elsewhere}
+    assert listed == [unused.digest]
+
+
+def listed_unused(monkeypatch, calls):
+    monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", "tuned")
+    return [choice["digest"] for choice in run_json("list", "--unused", "--calls", calls)["unused"]]
+
+
+def test_a_kernel_without_calls_goes_only_in_contexts_that_were_recorded(monkeypatch):
+    older = {"triton": "3.6.0", "triton_key": "cc"}
+    here, there = of(1, kernel="app.other", source="x"), of(2, kernel="app.other", source="y", **older)
+    shipped(of(1), here, there)
+    listed = listed_unused(monkeypatch, recorded(of(1)))
+    assert [one.key for one in autotuned.prune("tuned", calls="calls.jsonl").entries] == [here]
+    assert left() == {of(1), there} and listed == [here.digest]
+
+
+def test_plain_callables_go_if_the_versions_that_they_name_were_recorded():
+    def plain(n, **versions):
+        key = of(n, kernel="app.plain")
+        context = {name: key.context[name] for name in ("device", "environment", "source", "version")}
+        return Key(key.kernel, key.call, {**context, "distributions": versions})
+
+    free, same, other = plain(1), plain(2, numpy="2.1"), plain(3, numpy="1.26")
+    shipped(of(1), free, same, other)
+    calls = recorded(of(1), Key("app.host", plain(9).call, plain(9, numpy="2.1", scipy="1.14").context))
+    found = autotuned.prune("tuned", calls=calls)
+    assert {one.key for one in found.entries} == {free, same} and left() == {of(1), other}
+
+
+def test_what_may_serve_as_the_nearest_shape_stays(monkeypatch):
     near, other_type = of(1024), of(1024, "torch.float32")
     shipped(of(1), near, other_type)
-    found = autotuned.prune("tuned", calls=recorded(of(1), of(1000)))  # for 1000 there is no entry
-    assert [one.key for one in found.entries] == [other_type]
+    listed = listed_unused(monkeypatch, recorded(of(1), of(1000)))  # for 1000 there is no entry
+    found = autotuned.prune("tuned", calls="calls.jsonl")
+    assert [one.key for one in found.entries] == [other_type] and listed == [other_type.digest]
 
 
 def test_binaries_go_with_the_entries_they_belong_to():
@@ -185,7 +235,7 @@ def test_the_command_asks_and_says_what_goes(monkeypatch):
     assert "Remove 1 entry from 1 file?" in asked.stderr and "nothing was deleted" in asked.stderr
     assert "n=2" in asked.stdout and "n=1" not in asked.stdout and len(left()) == 2
     assert run(*command, input="y\n").stdout.splitlines()[-1] == "1 entry removed, 1 kept"
-    assert run(*command).stdout == "all 1 are used\n"
+    assert run(*command).stdout == "nothing to remove, 1 kept\n"
 
 
 def test_the_command_without_a_terminal():
