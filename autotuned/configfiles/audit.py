@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from autotuned.configfiles import exchange, lookup, unreachable
-from autotuned.configfiles import file as configfile
+from autotuned.configfiles import exchange, lookup, unreachable, writer
 from autotuned.configfiles.exchange import PathLike
 from autotuned.configfiles.file import ConfigFile, Fault, Group
 from autotuned.typed_json import Json, canonical
@@ -55,14 +54,14 @@ class Audit:
     @property
     def entries(self) -> int:
         """How many entries could be read."""
-        return sum(len(group.entries) for _, file in self.files for group in file.groups())
+        return sum(file.count for _, file in self.files)
 
 
 def _lost(file: ConfigFile, path: Path, folder: Path | None) -> Iterator[str]:
-    """Entries that a look-up would miss, by the look-up itself, or by the file alone if its folder is unknown."""
+    """Entries that no look-up finds; if the folder is unknown, only the file itself is asked."""
     if folder is not None and path.parent == folder and folder.name == file.device.slug:
         folder = folder.parent  # the folder of a device, given by itself
-    place = path if folder is None else folder / file.device.slug / configfile.file_name(file.kernel)
+    place = path if folder is None else writer.path_of(file.kernel, file.device, folder)
     if place != path:
         yield f"dead: it is for {file.kernel!r} on {file.device.name!r}, which is looked for in {place}."
         return

@@ -90,11 +90,9 @@ def import_configs(paths: PathLike | Iterable[PathLike]) -> ImportResult:
         OSError: The store cannot be written.
     """
     result = ImportResult()
-    for path in files_in(paths):
-        file, faults = read(path)
-        result.faults += faults
-        result.rules += len(file.rules) if file is not None else 0
-        for key, entry in file.entries() if file is not None else ():
+    for path, file in readable(paths, result.faults):
+        result.rules += len(file.rules)
+        for key, entry in file.entries():
             _import(key, entry, path, result)
             result.binaries += len(entry.binaries)
     return result
@@ -155,6 +153,15 @@ def read(path: Path) -> tuple[ConfigFile | None, list[Fault]]:
         return None, [Fault(str(path), str(error).removeprefix(f"{path}: "))]
 
 
+def readable(paths: PathLike | Iterable[PathLike], faults: list[Fault]) -> Iterator[tuple[Path, ConfigFile]]:
+    """The usable config files at these paths, as by `files_in`; their faults are added to a list."""
+    for path in files_in(paths):
+        file, found = read(path)
+        faults += found
+        if file is not None:
+            yield path, file
+
+
 Name = tuple[str, Device]  # of a config file: its kernel and its device
 
 
@@ -190,7 +197,7 @@ class MergeResult:
     @property
     def entries(self) -> int:
         """Number of choices."""
-        return sum(len(group.entries) for file in self.files.values() for group in file.groups())
+        return sum(file.count for file in self.files.values())
 
     def to_json(self) -> dict[str, Json]:
         """What `autotuned merge --json` prints."""
@@ -206,13 +213,12 @@ def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> 
     """Merge config files without their binaries; `autotuned.merge` describes the choice and the errors."""
     inputs, merged = files_in(paths), MergeResult()
     files: dict[Name, ConfigFile] = {}
-    for path in inputs:
-        file, faults = read(path)
-        merged.faults += [fault for fault in faults if not fault.harmless]
-        for key, entry in file.entries() if file is not None else ():
+    faults: list[Fault] = []
+    for _, file in readable(inputs, faults):
+        for key, entry in file.entries():
             _merge(key, entry, files, merged.conflicts)
-        if file is not None:
-            _merge_rules(file, files)
+        _merge_rules(file, files)
+    merged.faults = configfile.grave(faults)
     merged.files = _placed(files, Path(out or ""))
     if out is not None and files:
         _refuse_inputs(merged.files, inputs)
@@ -363,7 +369,7 @@ def diff(before: PathLike, after: PathLike) -> DiffResult:
     old, new = (_entries(path, faults, found) for path, found in zip((before, after), rules))
     changes = [Change(key, entry, new.get(key)) for key, entry in old.items() if not _same(entry, new.get(key))]
     changes += [Change(key, None, entry) for key, entry in new.items() if key not in old]
-    return DiffResult(changes, [fault for fault in faults if not fault.harmless], list(_rule_changes(*rules)))
+    return DiffResult(changes, configfile.grave(faults), list(_rule_changes(*rules)))
 
 
 _Rules = dict[tuple[str, str, str, str], tuple[ConfigFile, Json, Any]]  # by kernel, device, context and name
@@ -385,12 +391,9 @@ def _same(one: Entry, other: Entry | None) -> bool:
 
 def _entries(path: PathLike, faults: list[Fault], rules: _Rules) -> dict[Key, Entry]:
     found: dict[Key, Entry] = {}
-    for one in files_in(path):
-        file, wrong = read(one)
-        faults += wrong
-        for key, entry in file.entries() if file is not None else ():
+    for _, file in readable(path, faults):
+        for key, entry in file.entries():
             found.setdefault(key, entry)
-        if file is not None:
-            names = [(file.kernel, file.device.slug, canonical(context), rule.name) for context, rule in file.rules]
-            rules.update({name: (file, *one) for name, one in zip(names, file.rules) if name not in rules})
+        for context, rule in file.rules:
+            rules.setdefault((file.kernel, file.device.slug, canonical(context), rule.name), (file, context, rule))
     return found

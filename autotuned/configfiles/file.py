@@ -53,6 +53,11 @@ class Fault:
         return {"path": self.path, "line": self.line, "text": self.text}
 
 
+def grave(faults: Iterable[Fault]) -> list[Fault]:
+    """The faults that are not harmless."""
+    return [fault for fault in faults if not fault.harmless]
+
+
 class Ends(NamedTuple):
     """The last group of a file and the last call of each group; they stay last when entries are added.
 
@@ -83,8 +88,7 @@ class ConfigFile:
         self.device = device
         self.device_json = device.to_json()
         self._groups: dict[str, Group] = {}
-        self._rule_places: dict[tuple[str, str], int] = {}
-        self.rules: list[tuple[Json, Rule]] = []  # each with its context
+        self._rules: dict[tuple[str, str], tuple[Json, Rule]] = {}  # by context as text and `Rule.name`
         self.ends = NO_ENDS
         self.indexes: dict[Any, Any] = {}  # caches of other modules, cleared by each change
 
@@ -95,6 +99,11 @@ class ConfigFile:
         """Add an entry, replacing one for the same call and context."""
         self.indexes.clear()
         self.group(canonical(context), context).entries[canonical(entry.call)] = entry
+
+    @property
+    def rules(self) -> list[tuple[Json, Rule]]:
+        """The rules, each with its context, in file order."""
+        return list(self._rules.values())
 
     def rules_of(self, rest: str) -> list[tuple[Json, Rule]]:
         """The rules for calls with this rest, each with its context, in file order."""
@@ -108,14 +117,13 @@ class ConfigFile:
 
     def rule(self, context: Json, name: str) -> Rule | None:
         """The rule with this name (`Rule.name`) in a context."""
-        place = self._rule_places.get((canonical(context), name))
-        return None if place is None else self.rules[place][1]
+        _, found = self._rules.get((canonical(context), name), (None, None))
+        return found
 
     def add_rule(self, context: Json, rule: Rule) -> None:
         """Add a rule, replacing one for the same calls and context."""
         self.indexes.clear()
-        place = self._rule_places.setdefault((canonical(context), rule.name), len(self.rules))
-        self.rules[place : place + 1] = [(context, rule)]
+        self._rules[canonical(context), rule.name] = context, rule
 
     def set_rule(self, context: Json, name: str, rule: Rule | None, calls: int) -> None:
         """Replace a rule by name, or remove it with None, unless the present one was fitted to more calls."""
@@ -125,10 +133,8 @@ class ConfigFile:
         if rule is not None:
             self.add_rule(context, rule)
         elif gone is not None:
-            left = [one for one in self.rules if one[1] is not gone]
-            self.rules, self._rule_places = [], {}
-            for one in left:
-                self.add_rule(*one)
+            self.indexes.clear()
+            del self._rules[canonical(context), name]
 
     def remove(self, key: Key) -> None:
         """Remove the entry of a key, which must exist."""
@@ -176,6 +182,11 @@ class ConfigFile:
         """The entries of a group in file order."""
         last = self.ends.calls.get(canonical(group.context))
         return [group.entries[call] for call in _in_order(group.entries, last)]
+
+    @property
+    def count(self) -> int:
+        """Number of entries."""
+        return sum(len(group.entries) for group in self._groups.values())
 
     def entries(self) -> Iterator[tuple[Key, Entry]]:
         """Every entry with its key, in file order."""
@@ -245,9 +256,9 @@ def entry_of(record: record.TuningRecord) -> Entry:
 def parse(text: str | bytes, path: str) -> ConfigFile:
     """Parse a config file's text; ConfigFileError for any fault that is not harmless."""
     file, faults = read(text, path)
-    grave = [fault for fault in faults if not fault.harmless]
-    if grave or file is None:
-        raise ConfigFileError(str(grave[0]), path=path)
+    lost = grave(faults)
+    if lost or file is None:
+        raise ConfigFileError(str(lost[0]), path=path)
     return file
 
 
@@ -318,10 +329,9 @@ class _Reader:
         except (ValueError, TypeError) as error:
             self.fault(f"{_reason(error)} The rule is left out; `autotuned compress` rewrites it.", line)
             return
-        before = len(self._file.rules)
-        self._file.add_rule(context, found)
-        if len(self._file.rules) == before:
+        if self._file.rule(context, found.name) is not None:
             self.fault(f"{where}: a second rule for the same calls. The first is left out; keep one of the two.", line)
+        self._file.add_rule(context, found)
 
     def entry(self, context: Json, data: Json, where: str, line: int | None) -> None:
         try:
@@ -350,6 +360,9 @@ class _Reader:
         return self._file, self._faults
 
 
+_MARKS = "<<<<<<<", "=======", ">>>>>>>"  # with which git marks a conflict
+
+
 def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFile | None, list[Fault]]:
     """Read a broken file line by line, as `ConfigFile.dump` writes them."""
     broken = Fault(path, _no_json(error), getattr(error, "lineno", None))
@@ -365,18 +378,20 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
     in_rules = False
     for number, line in enumerate(map(str.strip, lines), 1):
         if line.startswith('"rules":'):
+            in_rules = True
             reader.fault(
                 "rules cannot be read line by line. They are left out; `autotuned compress` rewrites them.", number
             )
-        in_rules = line.startswith('"rules":') or (in_rules and not line.startswith('"groups":'))
+        elif line.startswith('"groups":'):
+            in_rules = False
         try:
-            if in_rules and not line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
+            if in_rules and not line.startswith(_MARKS):
                 continue
             if line.startswith('{"context":'):
                 context = typed(disk.parse_json(line.removesuffix("[") + "[]}")["context"], dict, "context")
             elif line.startswith('{"call":'):
                 reader.entry(typed(context, dict, "context"), disk.first_json(line), "entry", number)
-            elif line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
+            elif line.startswith(_MARKS):
                 reader.fault("git's mark of a conflict.", number)
         except (ValueError, TypeError) as cause:
             context = None if line.startswith('{"context":') else context

@@ -1,4 +1,4 @@
-"""Config files whose entries and rules are checked when they are asked for: a start asks for few of them."""
+"""Config files whose entries and rules are checked on first use: a starting process uses few of them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from autotuned.typed_json import Json, canonical, has_names_once, line, typed
 # How the rules, the groups and an entry begin in `ConfigFile.dump`, and how rules and groups end.
 _RULES, _GROUPS, _ENTRY = '\n "rules": [', '\n "groups": [', '\n   {"call": '
 _END_OF_RULES, _END = "\n ],", "\n ]\n}\n"
-_FAULTS = (ValueError, TypeError, KeyError, AttributeError)  # of a text, before all of it is read
+_FAULTS = (ValueError, TypeError, KeyError, AttributeError)  # raised by a faulty text that is not read as a whole
 _CONTEXT, _ENTRIES, _NEXT_GROUP = '  {"context": ', ', "entries": [', ",\n\n\n"  # parts of a group, and between two
 
 
 def read_lazily(content: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
-    """Like `file.read`, but an entry of a file in this package's layout is checked when it is asked for.
+    """Like `file.read`, but checks the entries of a file in this package's layout on first use.
 
-    All of them are checked, and their faults added to the list, once something walks over the file, or a call finds
-    nothing in it: a faulty entry is named before the call that it was for is decided otherwise.
+    All entries are checked, and their faults added to the list, once something iterates over the file or a call finds
+    nothing in it: so a faulty entry is reported before its call gets another choice.
     """
     try:
         text = disk.decoded(content)
@@ -58,8 +58,7 @@ class LazyFile(ConfigFile):
     """A config file with unread entries and rules until `complete` is called; `whole` reads all of it."""
 
     # Read, or set, once the whole file is.
-    _groups, _rule_places = _completed("_groups"), _completed("_rule_places")
-    rules, ends = _completed("rules"), _completed("ends")
+    _groups, _rules, ends = _completed("_groups"), _completed("_rules"), _completed("ends")
 
     def __init__(self, head: ConfigFile, unread: Unread, whole: Callable[[], ConfigFile]) -> None:
         self._unread: Unread | None = unread
@@ -79,7 +78,7 @@ class LazyFile(ConfigFile):
                 self._parts, self._unread = parts, None
 
     def _asked(self, ask: Callable[[Unread], Any]) -> Any:
-        """What the unread entries answer; None if all must be checked."""
+        """The answer of the unread text; None if all entries must be checked."""
         unread = self._unread  # read once: another thread may complete it
         try:
             return None if unread is None else ask(unread)
@@ -99,7 +98,7 @@ class LazyFile(ConfigFile):
     def in_all_contexts(self, call: Json) -> list[tuple[Json, Entry]]:
         """The entries for a call, each with its context."""
         unread, found = self._unread, None  # read once: another thread may complete it
-        try:  # as `_asked`, which takes calls more
+        try:  # like `_asked`, without its two extra calls
             found = None if unread is None else unread.of_call(call)
         except _FAULTS:
             pass
@@ -116,7 +115,7 @@ class OtherLayoutError(ValueError):
 
 
 class Unread:
-    """The text of a file as this package writes it, cut into its lines: an entry's line is parsed when it is asked for.
+    """The text of a file as this package writes it; the line of an entry is parsed on first use.
 
     Attributes:
         head: The file's fields besides its rules and groups.
@@ -139,7 +138,7 @@ class Unread:
         self._known: dict[int, Entry] = {}
 
     def _context_of(self, group: str) -> Json:
-        """The context of the group that this text holds, which must be a line, and a line for each entry."""
+        """The context of a group, whose text must have a line for the context and one for each entry."""
         before = self._ends[-1] + len(_NEXT_GROUP) if self._ends else 0
         self._ends.append(before + len(group))
         head, _, entries = group.partition(_ENTRIES)
@@ -155,14 +154,12 @@ class Unread:
     def of_call(self, call: Json) -> list[tuple[Json, Entry]]:
         """The entries for a call, each with its context; ValueError if one is faulty."""
         found: dict[int, Entry] = {}
-        text, wanted = self._text, f"{_ENTRY}{line(call)}, "
-        at = text.find(wanted)
-        while at >= 0:
+        wanted = f"{_ENTRY}{line(call)}, "
+        for at in self._places(wanted):
             group = bisect.bisect(self._ends, at)
             if group in found:
                 raise OtherLayoutError  # one of them is a fault
             found[group] = self._known.get(at + 1) or self._entry_of(call, at, at + len(wanted))
-            at = text.find(wanted, at + 1)
         return [(self._contexts[group], entry) for group, entry in found.items()]
 
     def names(self, digest: str) -> bool:
@@ -173,7 +170,7 @@ class Unread:
         return any(digest in self._entry(at).binaries for at in lines)
 
     def _places(self, wanted: str) -> Iterator[int]:
-        """Where this text is."""
+        """The positions of a text."""
         at = self._text.find(wanted)
         while at >= 0:
             yield at
@@ -211,5 +208,5 @@ def _head(fields: Mapping[str, Json]) -> str:
 
 
 def _is_list(rules: str) -> bool:
-    """Whether this is what stands between the brackets of a list of rules, and nothing else."""
+    """Whether a text is the rest of a list of rules after its opening bracket, and nothing more."""
     return rules.endswith(_END_OF_RULES) and bool(disk.parse_trusting(f"[{rules.removesuffix(_END_OF_RULES)}]"))

@@ -261,11 +261,10 @@ def read_anew(path: Traversable, kernel: str | None, parse: Parse = configfile.r
     """Read the file at a path; anything there that cannot be a config file is a fault."""
     try:
         content = disk.read_resource(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, KeyError):  # KeyError: missing in a zip
         return Read(None, [])
-    except (OSError, KeyError) as error:  # KeyError: missing in a zip
-        absent = isinstance(error, KeyError)
-        return Read(None, [] if absent else [Fault(str(path), f"{error}.")])
+    except OSError as error:
+        return Read(None, [Fault(str(path), f"{error}.")])
     except ValueError as error:
         return Read(None, [Fault(str(path), str(error).removeprefix(f"{path}: "))])
     file, faults = parse(content, str(path))
@@ -285,9 +284,7 @@ def report(kernel: str | None, strict: bool = False) -> None:
     for (_, wanted), (file, faults) in list(_files.items()):
         if strict and wanted == kernel and file is not None:
             file.complete()
-        for fault in faults if wanted == kernel else ():
-            if fault.harmless:
-                continue
+        for fault in configfile.grave(faults) if wanted == kernel else ():
             if strict:
                 raise ConfigFileError(str(fault), path=fault.path)
             skipped = "" if file is not None else " It is skipped; tune again or repair it."

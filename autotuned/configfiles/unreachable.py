@@ -27,7 +27,7 @@ _KINDS: dict[str, Callable[[Json], bool]] = {
     "enum": lambda value: isinstance(value, list) and len(value) == 2 and isinstance(value[0], str),
     "bytes": lambda value: _is_hex(value),
     "text": lambda value: _is_hex(value),
-    "dtype": lambda value: isinstance(value, str) and (value.startswith("triton.") or not _is_no_dtype(value)),
+    "dtype": lambda value: isinstance(value, str) and (value.startswith("triton.") or _is_dtype(value)),
     "device": lambda value: isinstance(value, str) and value != "",
     "tuple": lambda value: isinstance(value, list),
     "dict": lambda value: isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value),
@@ -97,7 +97,7 @@ def _kind(value: Json) -> str:
 
 
 def _in_tensor(tensor: Mapping[str, Any], where: str) -> Iterator[str]:
-    if _is_no_dtype(tensor["dtype"]):
+    if not _is_dtype(tensor["dtype"]):
         known = [f"torch.{name}" for name in _TORCH] + list(_TORCH)
         near = difflib.get_close_matches(tensor["dtype"], known, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -112,12 +112,12 @@ def _in_tensor(tensor: Mapping[str, Any], where: str) -> Iterator[str]:
         yield f"{where}.{name:.60}: expected dtype, strides and shape, got this field too."
 
 
-def _is_no_dtype(text: str) -> bool:
+def _is_dtype(text: str) -> bool:
     library, dot, name = text.rpartition(".")
     if dot and library != "torch":
-        return library not in ("jax", "mlx.core", "paddle", "triton")
-    known = name in _TORCH or (not dot and name in _NUMPY) or _FEW_BITS.fullmatch(name) is not None
-    return not known and not (not dot and _NAMED.fullmatch(name))
+        return library in ("jax", "mlx.core", "paddle", "triton")
+    of_torch = name in _TORCH or _FEW_BITS.fullmatch(name) is not None
+    return of_torch or (not dot and (name in _NUMPY or _NAMED.fullmatch(name) is not None))
 
 
 def _in_value(value: Json, where: str) -> Iterator[str]:

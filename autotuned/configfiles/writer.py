@@ -45,11 +45,7 @@ def ship(key: Key, entry: Entry, folder: Path) -> Path:
 Rules: TypeAlias = "tuple[Json, Mapping[str, tuple[Rule | None, int]]]"
 
 
-def ship_all(
-    found: Iterable[tuple[Key, Entry]],
-    folder: Path,
-    rules: Rules | None = None,
-) -> list[Path]:
+def ship_all(found: Iterable[tuple[Key, Entry]], folder: Path, rules: Rules | None = None) -> list[Path]:
     """Add entries to the config files of their kernels and devices in a folder; other entries stay.
 
     A new folder gets a `.gitattributes` with which git merges two people's additions.
@@ -75,12 +71,7 @@ def ship_all(
     return list(by_path)
 
 
-def _add(
-    path: Path,
-    found: list[tuple[Key, Entry]],
-    folder: Path,
-    rules: Rules | None,
-) -> None:
+def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path, rules: Rules | None) -> None:
     kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
     make_folder(path, folder)
     with locks.locked_config_file(path):
@@ -113,11 +104,11 @@ def take_out(keys: Sequence[Key], path: Path) -> ConfigFile | None:
         if file is not None and there:
             for key in there:
                 file.remove(key)
-            if not file.groups() and not file.rules:
+            if file.count or file.rules:
+                write_to(path, file)
+            else:
                 path.unlink()
                 file = None
-            else:
-                write_to(path, file)
     lookup.forget_files()
     return file
 
@@ -175,9 +166,9 @@ def shippable(path: Path, kernel: str) -> ConfigFile | None:
     except ValueError:
         pass  # not a plain file, or too large: reported below
     file, faults = lookup.read_anew(path, kernel)
-    grave = [fault for fault in faults if not fault.harmless]
-    if grave or file is None:
-        text = f"{grave[0] if grave else path} It is left as it is: repair it, or move it away."
+    lost = configfile.grave(faults)
+    if lost or file is None:
+        text = f"{lost[0] if lost else path} It is left as it is: repair it, or move it away."
         raise ConfigFileError(text, path=str(path))
     return file
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -16,17 +15,16 @@ from autotuned.binaries import writer
 from autotuned.binaries.build import Builder, Built, Wanted
 from autotuned.binaries.serve import Server
 from autotuned.configfiles import exchange, policy
+from autotuned.configfiles.exchange import PathLike
 from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import opaque
 from autotuned.key.key import call_part
 from autotuned.offline import cases, replay, targets
 from autotuned.offline.device import check_environment
-from autotuned.offline.replay import Replayed
 from autotuned.offline.results import BuildResult, BuiltFile
 from autotuned.offline.shapes_only import shapes_only
 from autotuned.offline.targets import Found
-from autotuned.recording.file import SUFFIX
 from autotuned.search.compiling import parallelism
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat import specialization
@@ -35,11 +33,7 @@ from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import canonical
 
 
-def build(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    given: Sequence[str] = (),
-    device: str | None = None,
-) -> BuildResult:
+def build(paths: PathLike | Iterable[PathLike], given: Sequence[str] = (), device: str | None = None) -> BuildResult:
     """Compile the kernels that config files need, and write them next to the files.
 
     The calls (cases of the kernels, and recordings) determine the specializations, and the config file the
@@ -63,11 +57,9 @@ def build(
 
 
 def _given(given: Sequence[str]) -> dict[str, list[Found]]:
-    imported = [target for target in given if not target.endswith(SUFFIX)]
-    found: list[Found] = [one for target in imported for one in targets.load(target)]
-    found += [one for target in given if target.endswith(SUFFIX) for one in replay.load(Path(target), imported)]
+    recorded, imported = cases.load_all(given)
     known: dict[str, list[Found]] = {}
-    for one in found:
+    for one in [*imported, *recorded]:
         known.setdefault(one.name, []).append(one)
     return known
 
@@ -77,13 +69,14 @@ class _File:
 
     def __init__(self, path: Path, known: dict[str, list[Found]], device: str) -> None:
         self._path, self._known, self._device = path, known, device
+        self._seen: set[tuple[tuple[str, str], str]] = set()  # an entry's context and call, and a specialization
 
     def build(self) -> BuiltFile:
         """Build and write; `missing` in the result lists what could not be built."""
         config, faults = exchange.read(self._path)
         if config is None:
             return BuiltFile(str(self._path), "", 0, missing=[str(fault) for fault in faults])
-        result = BuiltFile(str(self._path), config.kernel, sum(1 for _ in config.entries()))
+        result = BuiltFile(str(self._path), config.kernel, config.count)
         try:
             self._build(config, result)
         except AutotunedError as error:
@@ -144,7 +137,6 @@ class _File:
         groups, builder = writer.matching(config, context), Builder(server)
         if not groups:
             result.missing.append(_no_group(config, context))
-        seen: set[tuple[tuple[str, str], str]] = set()
         for call, fault in self._calls(one) if groups else ():
             if call is None:
                 result.missing.append(fault)
@@ -152,29 +144,22 @@ class _File:
             for at, entry in _entries(one, call, groups):
                 try:
                     for each in builder.wanted(call, _live(one, call, entry), code):
-                        if (at, each.form.text) not in seen:
-                            seen.add((at, each.form.text))
+                        if (at, each.form.text) not in self._seen:
+                            self._seen.add((at, each.form.text))
                             yield at, each
                 except Exception as error:  # from pruners, heuristics or Triton
                     result.missing.append(cases.reason(error))
 
     def _calls(self, one: Found) -> Iterator[tuple[Call | None, str]]:
         """The known calls of a kernel, or the reason why one cannot be created."""
-        if isinstance(one, Replayed):
-            yield from (self._tried(one, recorded) for recorded in one.calls)
-            return
-        for generator in one.tuned.cases:
+        for case in cases.of(one, self._device):
+            call, fault = None, case.error
             try:
-                for given in generator(self._device):
-                    yield self._tried(one, given)
-            except Exception as error:  # the user's code
-                yield None, f"{getattr(generator, '__name__', 'its cases')}: {cases.reason(error)}"
-
-    def _tried(self, one: Found, given: Any) -> tuple[Call | None, str]:
-        try:
-            return replay.bound(one, given, self._device)[0], ""
-        except Exception as error:
-            return None, cases.reason(error)
+                if not fault:
+                    call, _ = replay.bound(one, case.given, self._device)
+            except Exception as error:
+                fault = cases.reason(error)
+            yield call, fault
 
 
 def _entries(one: Found, call: Call, groups: Sequence[tuple[str, Any]]) -> Iterator[tuple[tuple[str, str], Entry]]:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +19,41 @@ from autotuned.offline.ranges import Wanted
 from autotuned.offline.replay import Replayed
 from autotuned.offline.targets import Found
 from autotuned.recording.file import SUFFIX
+from autotuned.tunable.call import Call
 
 HINT = "Register some: @kernel.case over a generator fn(device) of dict(args=(...), kwargs={...}, grid=...)."
 
 
 def load(targets: Sequence[str]) -> list[Found]:
     """The tuned objects of the targets, each once; TargetError if a target cannot be loaded, or no kernel has cases."""
+    recorded, imported = load_all(targets)
+    replayed = {id(one.tuned) for one in recorded}
+    # Recorded kernels need no cases: a file may be given only because a recording names it.
+    found = [one for one in imported if one.tuned.cases or id(one.tuned) not in replayed]
+    if not recorded and not any(one.tuned.cases for one in found):
+        names = ", ".join(one.name for one in found)
+        raise TargetError(f"there is nothing to measure: no cases for {names}. {HINT}", target=targets[0])
+    return [*recorded, *found]
+
+
+def load_all(targets: Sequence[str]) -> tuple[list[Replayed], list[Found]]:
+    """The kernels of the recordings among the targets, and the tuned objects of the other targets, each once."""
     imported = [target for target in targets if not target.endswith(SUFFIX)]
     recorded = [one for target in targets if target.endswith(SUFFIX) for one in replay.load(Path(target), imported)]
-    replayed = {id(one.tuned) for one in recorded}
-    found = {id(one.tuned): one for target in imported for one in modules.load(target)}
-    # Recorded kernels need no cases: a file may be given only because a recording names it.
-    found = {place: one for place, one in found.items() if one.tuned.cases or place not in replayed}
-    if not recorded and not any(one.tuned.cases for one in found.values()):
-        names = ", ".join(one.name for one in found.values())
-        raise TargetError(f"there is nothing to measure: no cases for {names}. {HINT}", target=targets[0])
-    return [*recorded, *found.values()]
+    return recorded, list({id(one.tuned): one for target in imported for one in modules.load(target)}.values())
 
 
 @dataclass(frozen=True)
 class Case:
     """A call of a kernel to tune."""
 
-    number: int  # its position in the sequence, from 0
     found: Found
     given: Any = None  # a generator's item, or a recorded call
     error: str = ""  # why there is no call; "" if there is one
     count: int = 0  # how often a recorded call was made; 0 for other calls
     sizes: dict[str, int] | None = None  # the sizes passed to its generator by keyword
     group: str | None = None  # shared by cases that differ only in these sizes
+    number: int = 0  # its position in the sequence
 
 
 class Cases:
@@ -64,13 +70,15 @@ class Cases:
     def __init__(
         self, found: Sequence[Found], device: str, wanted: Wanted | None = None, by_count: bool = False
     ) -> None:
-        self._found, self._device, self._wanted, self._by_count = found, device, wanted, by_count
+        self._device, self._wanted, self._by_count = tensors_on(device), wanted, by_count
+        self._replayed = [one for one in found if isinstance(one, Replayed)]
+        self._imported = [one for one in found if not isinstance(one, Replayed)]
         if wanted is not None:
-            _refuse_without_sizes(found, wanted.names)
+            _refuse_without_sizes(self._imported, wanted.names)
         self._going: Iterator[Case] = iter(())
         self._next = 0
-        self.without_cases = [one.name for one in found if not isinstance(one, Replayed) and not one.tuned.cases]
-        self.recorded_count = sum(one.count for one in found if isinstance(one, Replayed))
+        self.without_cases = [one.name for one in self._imported if not one.tuned.cases]
+        self.recorded_count = sum(one.count for one in self._replayed)
 
     def counted(self, limit_s: float = 2.0) -> int:
         """Their number; 0 if iterating, which creates the tensors, takes longer than the limit."""
@@ -84,8 +92,8 @@ class Cases:
 
     def __iter__(self) -> Iterator[Case]:
         made = self._all() if self._wanted is None else self._sized(self._wanted)
-        for number, (found, *more) in enumerate(made):
-            yield Case(number, found, *more)
+        for number, case in enumerate(made):
+            yield replace(case, number=number)
 
     def at(self, number: int) -> Case | None:
         """The case with a number, or None; a smaller number than before starts over."""
@@ -98,17 +106,15 @@ class Cases:
         self._next = 0
         return None
 
-    def _all(self) -> Iterator[tuple[Found, Any, str, int]]:
-        recorded = [case for found in self._found if isinstance(found, Replayed) for case in _recorded(found)]
-        yield from sorted(recorded, key=lambda case: -case[3]) if self._by_count else recorded
-        for found in self._found:
-            if not isinstance(found, Replayed):
-                for generator in found.tuned.cases:
-                    yield from self._generated(found, generator)
+    def _all(self) -> Iterator[Case]:
+        recorded = [case for found in self._replayed for case in of(found, self._device)]
+        yield from sorted(recorded, key=lambda case: -case.count) if self._by_count else recorded
+        for found in self._imported:
+            yield from of(found, self._device)
 
-    def _sized(self, wanted: Wanted) -> Iterator[tuple[Any, ...]]:
+    def _sized(self, wanted: Wanted) -> Iterator[Case]:
         """The cases of all wanted points, from generators that take these sizes."""
-        for found in self._found:
+        for found in self._imported:
             for place, generator in enumerate(found.tuned.cases):
                 if takes(generator, wanted.names):
                     for point in wanted.points:
@@ -116,23 +122,41 @@ class Cases:
 
     def _of_point(
         self, found: Found, name: str, generator: CaseGenerator, wanted: Wanted, point: Sequence[int]
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[Case]:
         sizes = wanted.sizes(tuple(point))
         sized = functools.partial(generator, **sizes)
         sized.__name__ = getattr(generator, "__name__", "its cases")  # type: ignore[attr-defined]
-        for index, made in enumerate(self._generated(found, sized)):
+        for index, case in enumerate(generated(found, sized, self._device)):
             group = f"{name}.{index}"
             if wanted.holds(group, tuple(point)):
-                yield *made, sizes, group
+                yield replace(case, sizes=sizes, group=group)
 
-    def _generated(self, found: Found, generator: CaseGenerator) -> Iterator[tuple[Found, Any, str, int]]:
-        """A generator's cases; an exception in it becomes a case with an error."""
-        try:
-            for given in generator(tensors_on(self._device)):
-                yield found, given, "", 0
-        except Exception as error:
-            name = getattr(generator, "__name__", "its cases")
-            yield found, None, f"{name}: {reason(error)}", 0
+
+def of(found: Found, device: str) -> Iterator[Case]:
+    """A kernel's recorded calls, or the cases of its generators."""
+    if not isinstance(found, Replayed):
+        for generator in found.tuned.cases:
+            yield from generated(found, generator, device)
+    elif found.reason:
+        yield Case(found, error=found.reason, count=found.count)
+    else:
+        yield from (Case(found, call, count=call.count) for call in found.calls)
+
+
+def bound(case: Case) -> Call:
+    """The call of a generator's case; TargetError if the generator failed, CallError if it does not fit the kernel."""
+    if case.error:
+        raise TargetError(case.error, target=case.found.name)
+    return modules.bind(case.found, case.given)
+
+
+def generated(found: Found, generator: CaseGenerator, device: str) -> Iterator[Case]:
+    """A generator's cases; an exception in it becomes a case with an error."""
+    try:
+        for given in generator(device):
+            yield Case(found, given)
+    except Exception as error:
+        yield Case(found, error=f"{getattr(generator, '__name__', 'its cases')}: {reason(error)}")
 
 
 def takes(generator: CaseGenerator, names: Iterable[str]) -> bool:
@@ -143,7 +167,7 @@ def takes(generator: CaseGenerator, names: Iterable[str]) -> bool:
 
 def _refuse_without_sizes(found: Sequence[Found], names: Sequence[str]) -> None:
     """Raises OptionError if no generator takes the sizes."""
-    generators = [one for each in found if not isinstance(each, Replayed) for one in each.tuned.cases]
+    generators = [one for each in found for one in each.tuned.cases]
     if any(takes(one, names) for one in generators):
         return
     have = "; ".join(f"{getattr(one, '__name__', 'one')}{inspect.signature(one)}" for one in generators[:4])
@@ -153,14 +177,6 @@ def _refuse_without_sizes(found: Sequence[Found], names: Sequence[str]) -> None:
         f"{signature}: with None it yields the cases as before, otherwise those of the given sizes"
     )
     raise refused("cover", problem)
-
-
-def _recorded(found: Replayed) -> Iterator[tuple[Found, Any, str, int]]:
-    if found.reason:
-        yield found, None, found.reason, found.count
-        return
-    for call in found.calls:
-        yield found, call, "", call.count
 
 
 def share(count: int, open_count: int) -> float:

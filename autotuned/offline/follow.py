@@ -17,7 +17,7 @@ from autotuned.offline.results import CaseResult, Observer, Options, TuneResult
 from autotuned.offline.store_recordings import StoreTail
 from autotuned.offline.targets import texts
 from autotuned.offline.tuning import measured
-from autotuned.recording.file import RecordedCall, Tail, Writer
+from autotuned.recording.file import SUFFIX, RecordedCall, Tail, Writer
 from autotuned.resolve import explain
 from autotuned.search.job import Progress
 from autotuned.store import records
@@ -215,11 +215,12 @@ class _Follower(Observer):
 
     def _measured(self, waiting: Sequence[RecordedCall]) -> TuneResult:
         with disk.temporary_folder() as folder:
-            writer = Writer(folder / "calls.jsonl")
+            path = folder / f"calls{SUFFIX}"
+            writer = Writer(path)
             for call in waiting:
-                writer.call(call, call.identity)
+                writer.call(call)
             writer.close()
-            return measured([str(folder / "calls.jsonl"), *self._files], self._options, self)
+            return measured([str(path), *self._files], self._options, self)
 
     def _ended(self, error: AutotunedError) -> None:
         """Continue after an error, without the call that was being measured, if any."""

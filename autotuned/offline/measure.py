@@ -17,7 +17,7 @@ from autotuned.offline import replay, targets
 from autotuned.offline.cases import Case, Cases, reason
 from autotuned.offline.device import tensors_on
 from autotuned.offline.members import Members
-from autotuned.offline.results import INTERRUPTED, CaseResult, Observer
+from autotuned.offline.results import INTERRUPTED, OUT_OF_TIME, CaseResult, Observer
 from autotuned.offline.targets import Found
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import sources
@@ -122,7 +122,7 @@ class Measurer:
         result = measured.result
         if not isinstance(case.given, RecordedCall):  # a recorded call is known without creating its tensors
             self._identified(case, measured)
-        result.status, result.reason = "skipped", "the budget is used up"
+        result.status, result.reason = "skipped", OUT_OF_TIME
 
     def _identified(self, case: Case, measured: MeasuredCase) -> tuple[Call, list[str]]:
         """The bound call, and the configs that it cannot be launched with; fills in the result."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from autotuned.offline import ranges, replay, targets
-from autotuned.offline.cases import Case, Cases, takes
+from autotuned.offline.cases import Case, Cases, generated, takes
 from autotuned.offline.device import tensors_on
 from autotuned.offline.targets import Found
 from autotuned.recording.file import RecordedCall
@@ -85,7 +86,10 @@ class Members:
         return replay.bound(found, given, self._device)
 
     def _generated(self, found: Found, part: str, mine: _Known, count: int) -> Iterator[_Known]:
-        """More calls of the bucket (its ends and sizes between) from generators that take sizes by keyword."""
+        """More calls of the bucket (its ends and sizes between) from generators that take sizes by keyword.
+
+        Sizes that a generator cannot make, for example for lack of memory, are left out.
+        """
         for name, bucket in found.tuner.options.spec.buckets.items():
             size = mine.sizes.get(name)
             takers = [one for one in found.tuned.cases if takes(one, [name])]
@@ -93,11 +97,12 @@ class Members:
                 continue
             low, high = ends(bucket, size)
             for other in (one for one in ranges.spread(low, high, count + 1) if one != size):
-                for given in (case for one in takers for case in one(self._device, **{name: other})):
-                    call = targets.bind(found, given)
+                sized = (functools.partial(one, **{name: other}) for one in takers)
+                for case in (case for one in sized for case in generated(found, one, self._device) if not case.error):
+                    call = targets.bind(found, case.given)
                     sizes = sizes_of(found, call.arguments)
                     if canonical(found.tuner.chooser.part(call)) == part and sizes == {**mine.sizes, name: other}:
-                        yield _Known(sizes, 0, given)
+                        yield _Known(sizes, 0, case.given)
 
 
 def sizes_of(found: Found, arguments: Mapping[str, Any]) -> dict[str, Json]:
@@ -138,13 +143,19 @@ def _numbers(values: Iterable[Json]) -> Iterator[int]:
 
 def ends(bucket: Any, size: int) -> tuple[int, int]:
     """The smallest and largest size of a bucket without gaps."""
+    mine = bucket(size)
+
+    def is_inside(other: int) -> bool:
+        try:
+            return 0 < other < MOST and bool(bucket(other) == mine)
+        except Exception:  # the user's function may take no such size, for example if it looks sizes up in a table
+            return False
 
     def end(step: int) -> int:
         reached, stride = size, 1
         while stride:  # double the stride within the bucket, then halve it
             further = reached + step * stride
-            inside = 0 < further < MOST and bucket(further) == bucket(size)
-            reached, stride = (further, stride * 2) if inside else (reached, stride // 2)
+            reached, stride = (further, stride * 2) if is_inside(further) else (reached, stride // 2)
         return reached
 
     return end(-1), end(1)

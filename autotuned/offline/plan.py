@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -106,39 +107,26 @@ def plan(
     found = Cases(
         cases.load(texts_given), device, None if cover is None else ranges.first_wanted(ranges.checked(cover))
     )
-    measurer, pace = Measurer(found, device, force, Observer()), _Pace()
-    planned = Plan(device, without_cases=found.without_cases)
-    for case in found:
-        planned.cases.append(_planned(measurer.plan(case), pace))
-    return planned
+    measurer, paces = Measurer(found, device, force, Observer()), functools.cache(_paces)  # reads a kernel's once
+    return Plan(device, [_planned(measurer.plan(case), paces) for case in found], found.without_cases)
 
 
-def _planned(result: CaseResult, pace: _Pace) -> PlannedCase:
+def _planned(result: CaseResult, paces: Callable[[str], Mapping[str, float]]) -> PlannedCase:
     status = {"done": "stored", "skipped": "measure"}.get(result.status, result.status)
     seconds = None
-    if status == "measure" and (each_s := pace.of(result.kernel, result.device)) is not None:
+    if status == "measure" and (each_s := paces(result.kernel).get(result.device or "")) is not None:
         seconds = round(each_s * (result.configs or 0), 3)
     same = {name: getattr(result, name) for name in ("call", "digest", "device", "triton", "configs", "source")}
     return PlannedCase(result.kernel, status, seconds=seconds, reason=result.reason, **same)
 
 
-class _Pace:
+def _paces(kernel: str) -> dict[str, float]:
     """Seconds per config of a kernel's earlier searches, by device."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, dict[str, float]] = {}
-
-    def of(self, kernel: str, device: str | None) -> float | None:
-        if kernel not in self._known:
-            self._known[kernel] = self._read(kernel)
-        return self._known[kernel].get(device or "")
-
-    def _read(self, kernel: str) -> dict[str, float]:
-        took: dict[str, tuple[float, int]] = {}
-        for _, record in islice(listing.all_records(kernel, quietly=True), MOST_READ):
-            seconds = record.provenance.get("seconds")
-            if seconds and record.timings:
-                slug = from_json(record.key.context["device"]).slug
-                before_s, count = took.get(slug, (0.0, 0))
-                took[slug] = before_s + seconds, count + len(record.timings)
-        return {device: seconds / count for device, (seconds, count) in took.items()}
+    took: dict[str, tuple[float, int]] = {}
+    for _, record in islice(listing.all_records(kernel, quietly=True), MOST_READ):
+        seconds = record.provenance.get("seconds")
+        if seconds and record.timings:
+            slug = from_json(record.key.context["device"]).slug
+            before_s, count = took.get(slug, (0.0, 0))
+            took[slug] = before_s + seconds, count + len(record.timings)
+    return {device: seconds / count for device, (seconds, count) in took.items()}

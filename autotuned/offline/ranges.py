@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from autotuned.errors import refused
@@ -37,7 +37,7 @@ class Wanted:
 
     names: tuple[str, ...]
     points: tuple[Point, ...]
-    only: Mapping[str, Sequence[Point]] | None = field(default=None)
+    only: Mapping[str, Sequence[Point]] | None = None
 
     def holds(self, group: str, point: Point) -> bool:
         """Whether to measure a group's case at a point."""

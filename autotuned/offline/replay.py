@@ -65,11 +65,11 @@ def load(path: Path, files: Iterable[str] = ()) -> list[Replayed]:
 
 def _replayed(kernel: str, target: str, group: Sequence[RecordedCall], may_run: Set[str]) -> Replayed:
     try:
-        file = targets.file_of(target)
-        if file and os.path.realpath(file) not in may_run:
+        path = targets.file_of(target)
+        if path and os.path.realpath(path) not in may_run:
             raise TargetError(
-                f"recorded kernel {kernel!r}: expected the file {file} among the targets, since a recording alone may "
-                f"not run files, and got none. If you trust it, give it after the recording: calls.jsonl {file}",
+                f"recorded kernel {kernel!r}: expected the file {path} among the targets, since a recording alone may "
+                f"not run files, and got none. If you trust it, give it after the recording: calls.jsonl {path}",
                 target=target,
             )
         found = _imported(kernel, target)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from autotuned.store.record import Quality
 
 EXECUTORS = ("local", "ray")
-INTERRUPTED = "interrupted"  # the reason of a case that Ctrl-C cut off; its times are kept
+# The reasons of cases that are skipped, or cut off by Ctrl-C with their times kept.
+OUT_OF_TIME, INTERRUPTED = "the budget is used up", "interrupted"
 
 
 @dataclass(frozen=True)

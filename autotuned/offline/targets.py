@@ -64,7 +64,7 @@ def load(target: str) -> list[Found]:
 
     Modules can be imported from the current folder, as with `python -m`. A file is imported under its dotted name, with
     the folder of its top-level package on the path, so that a kernel has the name and key that it has in a program. If
-    another module has that name (`math.py`), the file gets a name of its own.
+    another module has that name (`math.py`), the file gets another one.
 
     Args:
         target: `pkg.module`, `pkg.module:kernel`, `path/to/file.py` or `path/to/file.py:kernel`.
@@ -249,9 +249,9 @@ def _gives(name: str, path: Path) -> bool:
 
 def _load_file(path: Path) -> ModuleType:
     name = naming.BY_PATH_PREFIX + path.stem
-    loaded = sys.modules.get(name)
-    if loaded is not None and loaded.__file__ == str(path):
-        return loaded
+    there = sys.modules.get(name)
+    if there is not None and there.__file__ == str(path):
+        return there
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # a file that ends in .py always has a loader
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 from autotuned.binaries import writer as binary_files
 from autotuned.configfiles import lookup, shipped_rules, writer
 from autotuned.configfiles.file import ConfigFile, Entry, passed, rounded
+from autotuned.errors import DeviceLostError
 from autotuned.key import opaque
 from autotuned.key.key import Key
-from autotuned.offline import targets
+from autotuned.offline import cases
+from autotuned.offline.cases import Case
 from autotuned.offline.targets import Found
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import search
@@ -130,28 +132,36 @@ class Contest:
 
 
 class Offered(NamedTuple):
-    """The choice of config files for a call: the config's identity, its file, and its own call if another."""
+    """The choice of config files for a call: the config's identity, its file, and `near` as in `Contest`."""
 
     identity: str
     path: str
     near: Mapping[str, Json] | None = None
 
 
-def contests(files: Iterable[tuple[Path, ConfigFile]], found: Found, device: Any) -> Iterator[Contest]:
-    """Time the choices of files for a kernel's cases: exact ones, a rule's or the nearest shape's.
+def contest_of(files: Iterable[tuple[Path, ConfigFile]], case: Case) -> Contest | None:
+    """Time the choice of files for a case: an exact one, a rule's or the nearest shape's; None without a choice.
 
     Raises:
+        TargetError: The case's generator failed.
+        CallError: The case does not fit its kernel.
         DeviceLostError: A config left the device in an error state.
     """
-    files = list(files)
-    for generator in found.tuned.cases:
-        for case in generator(device):
-            call = targets.bind(found, case)
-            key, live = found.tuner.chooser.key(call), found.tuner.chooser.candidates(call)
-            offered = _offered(files, key, live, found.tuner)
-            launching = (one for one in live.values() if found.tuner.tunable.launches(call, one))
-            if offered is not None and any(True for _ in launching):
-                yield contest(found.tuner, call, key, offered)
+    call, tuner = cases.bound(case), case.found.tuner
+    key, live = tuner.chooser.key(call), tuner.chooser.candidates(call)
+    offered = _offered(files, key, live, tuner)
+    if offered is None or not any(tuner.tunable.launches(call, config) for config in live.values()):
+        return None
+    try:
+        return contest(tuner, call, key, offered)
+    except DeviceLostError:
+        raise
+    except Exception as error:  # the kernel's: it fails with every config
+        return _not_run(key, offered, cases.reason(error))
+
+
+def _not_run(key: Key, offered: Offered, why: str) -> Contest:
+    return Contest(key, json.loads(offered.identity), None, None, None, "", why, False, *offered[1:])
 
 
 def _offered(files: Iterable[tuple[Path, ConfigFile]], key: Key, live: Candidates, tuner: Tuner) -> Offered | None:
@@ -191,9 +201,8 @@ def contest(tuner: Tuner, call: Call, key: Key, offered: Offered) -> Contest:
     """Time a shipped choice against the untuned config and the fastest rival."""
     live = tuner.chooser.candidates(call)
     shipped, default = offered.identity, live.untuned or next(iter(live))
-    config = json.loads(shipped)
     if shipped not in live:
-        return Contest(key, config, None, None, None, "", mismatch.misfit(config, live), False, *offered[1:])
+        return _not_run(key, offered, mismatch.misfit(json.loads(shipped), live))
     others = _rivals(key, live, shipped, default)
     timings = retime(tuner, call, live.only({shipped, default, *others}), shipped)[1]
     best = min((timings[name] for name in others if timings[name].usable), key=_median, default=None)
@@ -201,7 +210,7 @@ def contest(tuner: Tuner, call: Call, key: Key, offered: Offered) -> Contest:
     duel = retime(tuner, call, live.only({shipped, default}), shipped) if _median(base) < _median(mine) else None
     under = Conditions(tuner.options.needs(key.kernel, live).restore, base.passed)
     return Contest(
-        key, config, mine.median_us, base.median_us, best.median_us if best else None,
+        key, json.loads(shipped), mine.median_us, base.median_us, best.median_us if best else None,
         configs.label(best.config, key.is_of_triton) if best else "", mine.error,
         duel is not None and duel[0] == default, *offered[1:], (base.config, under),
     )  # fmt: skip
@@ -229,7 +238,7 @@ def retime(tuner: Tuner, call: Call, live: Live, stays: str) -> tuple[str | None
         stays: Identity of the config that wins ties and must be beaten in a final duel.
 
     Raises:
-        AllConfigsFailedError: None of the configs runs.
+        AllConfigsFailedError: None of the configs runs; the kernel's own exception if all raised the same.
         DeviceLostError: A config left the device in an error state.
     """
     options, target = tuner.options, tuner.tunable

@@ -7,7 +7,9 @@ import logging
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,7 +45,7 @@ class RecordedCall:
     count: int = 1  # how often it was made
 
     def to_json(self) -> dict[str, Json]:
-        """Its line in the file, without the count."""
+        """Its line in the file, without identity and count."""
         return {
             "schema": SCHEMA,
             "kernel": self.kernel,
@@ -53,10 +55,14 @@ class RecordedCall:
             "grid": self.grid,
         }
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Equal for the same call in any process."""
         return digest(self.to_json())[:32]
+
+    def line(self) -> str:
+        """Its line in the file."""
+        return disk.text({"id": self.identity, **self.to_json(), "count": self.count})
 
 
 class Writer:
@@ -77,17 +83,14 @@ class Writer:
         if status.st_size:  # a killed process may have left a partial line
             disk.write_all(self._descriptor, b"\n")
 
-    def call(self, recorded: RecordedCall, identity: str) -> None:
+    def call(self, recorded: RecordedCall) -> None:
         """Write a new call."""
-        self._write({"id": identity, **recorded.to_json(), "count": recorded.count})
+        disk.write_all(self._descriptor, recorded.line().encode())
 
     def more(self, counts: Mapping[str, int]) -> None:
         """Write further counts."""
         for identity, count in counts.items():
-            self._write({"id": identity, "more": count})
-
-    def _write(self, line: Json) -> None:
-        disk.write_all(self._descriptor, disk.text(line).encode())
+            disk.write_all(self._descriptor, disk.text({"id": identity, "more": count}).encode())
 
     def close(self) -> None:
         """Close the file."""
@@ -101,8 +104,9 @@ def read(path: Path) -> list[RecordedCall]:
         RecordingError: The file is missing or unreadable, or has no call.
     """
     gathered = Gathered()
-    for line in _lines(path):
-        gathered.add(line)
+    with _reading(path):
+        for line in disk.lines(path):
+            gathered.add(line)
     if not gathered.calls:
         raise RecordingError(f"{path}: {_nothing_in(path, gathered.strange, gathered.others)}", path=str(path))
     if gathered.strange:
@@ -175,15 +179,12 @@ class Tail(Gathered):
         Raises:
             RecordingError: It cannot be read.
         """
-        try:
-            with os.fdopen(disk.opened(self.path), "rb") as file:
-                return self._read(file)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise _unreadable(self.path, error) from error
-        except ValueError as error:  # not a regular file
-            raise RecordingError(str(error), path=str(self.path)) from error
+        with _reading(self.path):
+            try:
+                with os.fdopen(disk.opened(self.path), "rb") as file:
+                    return self._read(file)
+            except FileNotFoundError:
+                return False
 
     def _read(self, file: BinaryIO) -> bool:
         state = os.fstat(file.fileno())
@@ -214,19 +215,16 @@ def _nothing_in(path: Path, strange: int, others: str) -> str:
     )
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn errors of reading a file into a RecordingError."""
     try:
-        yield from disk.lines(path)
+        yield
     except OSError as error:
-        raise _unreadable(path, error) from error
-    except ValueError as error:
+        text = f"{path}: expected a file of recorded calls, and it cannot be read: {error.strerror}."
+        raise RecordingError(text, path=str(path)) from error
+    except ValueError as error:  # not a regular file
         raise RecordingError(str(error), path=str(path)) from error
-
-
-def _unreadable(path: Path, error: OSError) -> RecordingError:
-    return RecordingError(
-        f"{path}: expected a file of recorded calls, and it cannot be read: {error.strerror}.", path=str(path)
-    )
 
 
 def _loaded(line: Json) -> RecordedCall:

@@ -138,12 +138,16 @@ class Recorder:
         seen: Grids = {}
 
         def run(values: tuple[Any, ...], grid: Any) -> Any:
-            counter = seen.get(_grid_key(grid)) if alike else None
+            try:
+                key = _grid_key(grid)
+                counter = seen.get(key) if alike else None
+            except TypeError:  # an invalid grid, which the launch refuses
+                return inner(values, grid)
             if counter is not None:
                 with self._lock:
                     counter.total += 1
             elif (counter := self.note(tuner, tuner.rebound(values, grid))) is not None:
-                seen[_grid_key(grid)] = counter
+                seen[key] = counter
             return inner(values, grid)
 
         return Bound(bound.config, run)
@@ -182,7 +186,7 @@ class Recorder:
         with self._lock:
             counter = self._counters.get(identity)
             if counter is None:
-                self._writer.call(recorded, identity)
+                self._writer.call(recorded)
                 counter = self._counters[identity] = Counter(identity)
             else:
                 counter.total += 1

@@ -31,8 +31,7 @@ def put(path: Path, at: Place, backend: Any) -> str:
         Exception: Whatever the client raises.
     """
     name = f"{RECORDINGS}{outbox.salted(canonical([locks.host(), str(path.absolute())]))}"
-    lines = [disk.text({"id": one.identity, **one.to_json(), "count": one.count}) for one in file.read(path)]
-    data = at.seal(name, "".join(lines).encode())
+    data = at.seal(name, "".join(call.line() for call in file.read(path)).encode())
     if len(data) > MAX_FILE_BYTES:
         raise StoreError(f"{path}: expected at most {MAX_FILE_BYTES} bytes of distinct calls, got {len(data)}.")
     backend.write(name, data, "*")
@@ -52,7 +51,7 @@ class Sender:
         importlib.import_module("concurrent.futures.thread")  # clients would import it too late, at interpreter exit
         self._place = configured(url)
         refuse_reader(self._place)
-        self.path = layout.root() / RECORDINGS / f"{outbox.salted(self._place.identity)}.jsonl"
+        self.path = layout.root() / RECORDINGS / f"{outbox.salted(self._place.identity)}{file.SUFFIX}"
         self._sent: Any = None
         self._backend: Any = None
         self._due = time.monotonic() + SEND_S

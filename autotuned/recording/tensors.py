@@ -25,11 +25,10 @@ def memories(spec: Json, device: Any) -> list[dict[str, Json]]:
         RecordError: One is not as `arguments.describe` writes it, or together they are too large.
     """
     found = [_memory(memory, f"memories[{i}]") for i, memory in enumerate(typed(spec, list, "memories"))]
-    for on_host, there, room in ((True, "host memory", parallelism.memory_bytes()), (False, "device memory", None)):
-        needed = sum(memory["bytes"] for memory in found if (memory["device"] == "cpu") == on_host)
-        limit = _device_bytes(device) if room is None and needed else room
-        if limit is not None and needed > limit:
-            raise wrong("memories", f"at most {limit} bytes of {there}", needed)
+    for there in ("host", "device"):
+        needed = sum(memory["bytes"] for memory in found if (memory["device"] == "cpu") == (there == "host"))
+        if needed and needed > (limit := parallelism.memory_bytes() if there == "host" else _device_bytes(device)):
+            raise wrong("memories", f"at most {limit} bytes of {there} memory", needed)
     return found
 
 
@@ -54,7 +53,7 @@ def _is_device(kind: str) -> bool:
         return False
 
 
-def _device_bytes(device: Any) -> int | None:
+def _device_bytes(device: Any) -> int:
     """Memory of a GPU; of other devices the host's free memory."""
     import torch
 

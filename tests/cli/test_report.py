@@ -355,7 +355,7 @@ def recording(tmp_path, **counts):
     writer = Writer(tmp_path / "calls.jsonl")
     for n, count in counts.items():
         call = RecordedCall("app.k", "app:k", make_key(int(n[1:])), {}, None, count)
-        writer.call(call, call.identity)
+        writer.call(call)
     writer.close()
     return tmp_path / "calls.jsonl"
 
@@ -384,7 +384,7 @@ def test_calls_of_one_key_are_counted_together(tmp_path):
     writer = Writer(tmp_path / "calls.jsonl")
     for grid, count in (([1], 30), ([2], 5)):
         call = RecordedCall("app.k", "app:k", make_key(1), {}, {"same": grid}, count)
-        writer.call(call, call.identity)
+        writer.call(call)
     writer.close()
     found = json.loads(run("app.k", "--calls", str(tmp_path / "calls.jsonl"), "--json").stdout)
     assert [case["count"] for case in found["cases"]] == [35]

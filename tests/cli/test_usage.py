@@ -51,7 +51,7 @@ def called(tmp_path):
         writer = Writer(path)
         for key, count in calls:
             recorded = RecordedCall(key.kernel, "app:k", key, {"memories": [], "values": {}}, None, count)
-            writer.call(recorded, recorded.identity)
+            writer.call(recorded)
         writer.close()
         return path
 

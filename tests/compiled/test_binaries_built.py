@@ -99,6 +99,14 @@ def test_building_again_changes_nothing(shipped):
     assert [file.read_bytes() for file in files] == before
 
 
+def test_a_kernel_named_by_two_targets_is_built_once(shipped):
+    once, twice = (
+        binaries.build(shipped, targets, device="cpu").to_json()
+        for targets in (["shipped_kernel"], ["shipped_kernel", "shipped_kernel:add"])
+    )
+    assert twice == once
+
+
 def test_tune_builds_what_its_files_need(driver, tmp_path):
     fresh()
     result = autotuned.tune(["shipped_kernel"], out=tmp_path / "tuned", binaries=True, isolate=False)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from commands import run, run_json
+from fakes import make_key
 from given import Write
 
 import autotuned
 from autotuned import errors
 from autotuned.offline import covering, ranges
+from autotuned.recording.file import RecordedCall
 from autotuned.rules import fit
 
 TEXT = """
@@ -131,3 +133,15 @@ def test_what_is_no_range_is_wrong_usage(write: Write) -> None:
         match=r"cover: n: expected a range of sizes from 1 to 1,099,511,627,776, such as \(1, 8192\)",
     ):
         autotuned.tune("mod_cover", cover={"n": (0, 4)})
+
+
+def test_recordings_among_the_targets_have_no_ranges(write: Write) -> None:
+    """Neither that of a kernel that is gone, nor that of one whose cases are measured anyway."""
+    calls = "".join(
+        RecordedCall(kernel, f"{module}:{name}", make_key(1, kernel), {"memories": [], "values": {}}, None).line()
+        for module, name, kernel in (("gone", "k", "gone.k"), ("mod_cover", "work", "mod_cover.work"))
+    )
+    write("calls.jsonl", calls)
+    alone = run_json("tune", target(write), "--cover", "n=1:16")
+    both = run_json("tune", "calls.jsonl", "mod_cover", "--cover", "n=1:16")
+    assert [case["sizes"] for case in both["cases"]] == [case["sizes"] for case in alone["cases"]]

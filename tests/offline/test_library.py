@@ -101,7 +101,7 @@ def test_report_equals_the_command(tmp_path: Path, kernel: list[str], calls: boo
     writer = Writer(path)
     for n in (1, 3):
         recorded = RecordedCall("app.k", "app:k", make_key(n, "app.k"), {"memories": [], "values": {}}, None, n)
-        writer.call(recorded, recorded.identity)
+        writer.call(recorded)
     writer.close()
     found = autotuned.report(*kernel, calls=path if calls else None)
     assert {case.stored.key.kernel for case in found.cases} == {"app.k"} | ({"app.other"} if not kernel else set())

@@ -99,3 +99,19 @@ def test_a_call_of_size_zero_is_tuned_alone(write: Write) -> None:
     text = SIZED.replace("(9, 33)", "(0,)")
     [case] = run_json("tune", write_module(write, text))["cases"]
     assert (case["status"], case["members"]) == ("done", None)
+
+
+def test_a_bucket_that_takes_no_larger_size_ends_there(write: Write) -> None:
+    """As one that looks sizes up in a table does."""
+    module = write_module(write, SIZED.replace("(9, 33)", "(9,)"))
+    table = "next(size for size in (8, 16) if size >= n)"
+    write(f"{module}.py", Path(f"{module}.py").read_text().replace('{"n": pow2}', f'{{"n": lambda n: {table}}}'))
+    assert members(run_json("tune", module)) == [[9, 16, 12]]
+
+
+def test_a_size_that_a_generator_cannot_make_is_no_member(write: Write) -> None:
+    """As the end of a bucket that has none, for example `lambda n: min(n, 4096)`, may need more memory than there is."""
+    text = SIZED.replace("    for size", "    if n == 16:\n        raise MemoryError\n    for size").replace(
+        "(9, 33)", "(9,)"
+    )
+    assert members(run_json("tune", write_module(write, text))) == [[9, 12]]

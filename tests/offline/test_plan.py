@@ -7,7 +7,7 @@ from given import Write, work
 import autotuned
 from autotuned.errors import OptionError, TargetError
 from autotuned.gpu.device import from_json
-from autotuned.offline.plan import _Pace
+from autotuned.offline.plan import _paces
 from autotuned.store import listing, records
 from autotuned.store.record import Timing, TuningRecord
 
@@ -42,9 +42,9 @@ def test_what_earlier_searches_took_is_told_by_kernel_and_device() -> None:
         timings = tuple(Timing({**config, "kwargs": {"BLOCK": b}}, 1.0, 1.0, 1.0, 9) for b in range(count))
         how = {} if seconds is None else {"seconds": seconds}
         assert records.keep(TuningRecord(make_key(n), timings[0].config, 1.0, "ok", timings, how))
-    pace, slug = _Pace(), from_json(make_key().context["device"]).slug
-    assert pace.of("app.k", slug) == 2.0  # 8 seconds for 4 configs
-    assert pace.of("app.k", "another") is None and pace.of("app.other", slug) is None
+    slug = from_json(make_key().context["device"]).slug
+    assert _paces("app.k") == {slug: 2.0}  # 8 seconds for 4 configs
+    assert _paces("app.other") == {}
 
 
 def test_targets_are_refused_as_tune_refuses_them(monkeypatch) -> None:

@@ -14,8 +14,10 @@ pytest.importorskip("triton")
 import torch
 
 import autotuned
-from autotuned.offline import replay, results, tuning
+from autotuned.errors import CallError
+from autotuned.offline import cases, replay, results, tuning
 from autotuned.offline.measure import Measurer
+from autotuned.offline.workers import compile_server
 from autotuned.recording import file
 from autotuned.resolve import explain
 
@@ -64,6 +66,19 @@ def recorded(write, tmp_path):
                 x, index, out = torch.randn(8), torch.randint(0, 8, (n,)), torch.empty(n)
                 shop.gather[lambda meta, n=n: (triton_cdiv(n, meta["BLOCK"]),)](x, index, out, n)
     return tmp_path / "calls.jsonl"
+
+
+@pytest.mark.parametrize("grid", [3, ([3],)], ids=repr)
+def test_an_invalid_grid_of_a_bound_call_is_refused_as_without_a_recording(recorded, tmp_path, grid):
+    import shop
+
+    arguments = torch.randn(8), torch.randint(0, 8, (40,)), torch.empty(40), 40
+    with autotuned.record(tmp_path / "more.jsonl"), autotuned.mode("off"):
+        for _ in range(2):
+            shop.gather[(3,)](*arguments)
+        with pytest.raises(CallError, match="expected a tuple of 1 to 3 integers"):
+            shop.gather[grid](*arguments)
+    assert [call.count for call in file.read(tmp_path / "more.jsonl")] == [2]
 
 
 def triton_cdiv(a, b):
@@ -245,3 +260,10 @@ def test_a_recorded_call_without_a_device_is_no_call(recorded, context):
     done = CliRunner().invoke(app, ["report", "--calls", str(recorded)])
     assert done.exit_code == 1 and "nothing is tuned" in done.output and "KeyError" not in done.output
     assert len(run("list", "--missing", "--calls", str(recorded))["missing"]) == 1
+
+
+def test_compile_workers_know_the_other_kernels_of_a_recording_if_one_is_gone(recorded):
+    text = recorded.read_text()
+    recorded.write_text(text + text.replace("shop:gather", "gone:gather").replace('"id": "', '"id": "f'))
+    assert [found.tuned is None for found in cases.load([str(recorded)])] == [False, True]
+    assert compile_server._kernels([str(recorded)]).keys() <= {"shop.gather"}

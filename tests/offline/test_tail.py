@@ -39,7 +39,7 @@ def test_a_torn_line_of_a_killed_writer_is_left_out(tail):
     tail.path.write_bytes(line(recorded(1))[:-20])
     tail.look()
     writer = Writer(tail.path)  # which begins a line of its own
-    writer.call(recorded(2), recorded(2).identity)
+    writer.call(recorded(2))
     writer.close()
     tail.look()
     assert counts(tail) == {2: 1} and tail.strange == 1

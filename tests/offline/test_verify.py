@@ -126,6 +126,21 @@ def test_where_nothing_can_be_timed_the_gate_is_not_passed(write: Write) -> None
     run("check", "tuned", "--import")
 
 
+def test_a_case_or_kernel_that_fails_is_said_and_the_other_cases_are_timed(write: Write) -> None:
+    module = tuned(write)
+    ends = 'yield {"args": ()}\n        yield {"args": (n,)}\n    raise KeyError("gone")'
+    write(f"{module}.py", Path(f"{module}.py").read_text().replace('yield {"args": (n,)}', ends))
+    sys.modules.pop(module)
+    found = run_json("check", "tuned", "--measure", code=1)
+    assert [(row["call"]["values"]["n"], row["error"]) for row in found["measured"]] == [(1, None), (2, None)]
+    first, second, last = [fault["text"] for fault in found["faults"]]
+    assert first == second and "argument 'n' is missing" in first and last == "cases: KeyError: 'gone'"
+    set_times(write, {})
+    found = run_json("check", "tuned", "--measure", code=1)
+    assert all("all 3 failed" in row["error"] and row["loss"] is None for row in found["measured"])
+    assert "all 3 failed" in run("check", "tuned", "--measure", code=1).stdout
+
+
 def test_a_default_is_what_a_choice_must_beat(write: Write) -> None:
     tuned(write, options="dict(default=Config({'ms': 2}))")
     set_times(write, {"4": 4.0, "2": 0.8, "1": 1.0})

@@ -90,7 +90,7 @@ def test_it_is_sent_when_it_has_changed_and_once_a_minute(url: str, monkeypatch:
     monkeypatch.setattr(sending, "put", lambda *given: sent.append(now[0]))
     sender = sending.Sender(url)
     writer, call = Writer(sender.path), RecordedCall("app.k", "app:k", make_key(1), {}, None)
-    writer.call(call, call.identity)
+    writer.call(call)
     for seconds in (10.0, 50.0, 50.0, 100.0):
         now[0] += seconds
         sender.send(now=False)

@@ -10,7 +10,7 @@ from autotuned.binaries import audit
 from autotuned.configfiles.audit import Audit
 from autotuned.configfiles.exchange import PathLike
 from autotuned.configfiles.file import Fault
-from autotuned.errors import OptionError, TargetError, refused
+from autotuned.errors import DeviceLostError, OptionError, TargetError, refused
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
@@ -117,9 +117,22 @@ def _with_the_program(checked: CheckResult, targets: Iterable[str], measure: boo
         if file.kernel in kernels:
             checked.faults += [Fault(str(path), text) for text in verify.stale(file, kernels[file.kernel])]
     if measure:
-        files = checked.files
-        checked.measured = [contest for found in kernels.values() for contest in verify.contests(files, found, device)]
-        checked.untimed = list(verify.left_out((file for _, file in files), checked.measured))
+        checked.measured = [contest for found in kernels.values() for contest in _timed(checked, found, device)]
+        checked.untimed = list(verify.left_out((file for _, file in checked.files), checked.measured))
+
+
+def _timed(checked: CheckResult, found: Found, device: str) -> Iterator[Contest]:
+    """Time the choices for a kernel's cases; a case that cannot be called is a fault."""
+    from autotuned.offline import cases, verify
+
+    for case in cases.of(found, device):
+        try:
+            if (contest := verify.contest_of(checked.files, case)) is not None:
+                yield contest
+        except DeviceLostError:
+            raise
+        except Exception as error:  # of the user's generator, key or pruner
+            _blame(checked, found.name, cases.reason(error))
 
 
 def _kernels(checked: CheckResult, targets: Iterable[str]) -> Iterator[tuple[str, Found]]:
@@ -131,4 +144,9 @@ def _kernels(checked: CheckResult, targets: Iterable[str]) -> Iterator[tuple[str
         try:
             yield name, known.get(name) or modules.find_kernel(name)
         except TargetError as error:
-            checked.faults += [Fault(str(path), str(error)) for path, file in checked.files if file.kernel == name]
+            _blame(checked, name, str(error))
+
+
+def _blame(checked: CheckResult, kernel: str, text: str) -> None:
+    """Note a fault of a kernel's files."""
+    checked.faults += [Fault(str(path), text) for path, file in checked.files if file.kernel == kernel]

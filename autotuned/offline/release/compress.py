@@ -15,7 +15,7 @@ from autotuned import env
 from autotuned.configfiles import exchange, writer
 from autotuned.configfiles.entry import Entry
 from autotuned.configfiles.exchange import PathLike
-from autotuned.configfiles.file import Fault, entry_of, rounded, split_context
+from autotuned.configfiles.file import Fault, entry_of, grave, rounded, split_context
 from autotuned.configfiles.policy import share
 from autotuned.errors import ConfigFileError, refused
 from autotuned.key.key import Key
@@ -180,10 +180,9 @@ class _Known:
                 self._note(_Call(found.key, entry_of(found), found if found.timings else None))
             return
         file, faults = exchange.read(path)
-        self._faults += [fault for fault in faults if not fault.harmless]
+        self._faults += grave(faults)
         for key, entry in file.entries() if file is not None else ():
-            here = look_up(key)[0]
-            self._note(_Call(key, entry, here if here is not None and here.winner and here.timings else None))
+            self._note(_Call(key, entry, _timed(key)))
 
     def _note(self, call: _Call) -> None:
         before = self.calls.get(call.key)
@@ -192,8 +191,7 @@ class _Known:
 
     def refresh(self, key: Key) -> None:
         """Read the record of a call again."""
-        here = look_up(key)[0]
-        if here is not None and here.winner is not None and here.timings:
+        if (here := _timed(key)) is not None:
             self.calls[key] = _Call(key, entry_of(here), here)
 
     def groups(self) -> Iterator[list[_Call]]:
@@ -204,21 +202,27 @@ class _Known:
         yield from (found[name] for name in sorted(found))
 
 
+def _timed(key: Key) -> TuningRecord | None:
+    """The user's record of a call, if it has a choice and times."""
+    here = look_up(key)[0]
+    return here if here is not None and here.winner and here.timings else None
+
+
 def _measure_missing(known: _Known, targets: str | Iterable[str]) -> None:
     """Time cases with configs that won other calls of their group, if these times are missing."""
+    from autotuned.offline import cases
     from autotuned.offline import targets as modules
     from autotuned.offline.device import tensors_on, use_device
 
     device = tensors_on(use_device())
-    winners = {id(call): {one.entry.identity for one in calls} for calls in known.groups() for call in calls}
+    winners = {call.key: {one.entry.identity for one in calls} for calls in known.groups() for call in calls}
     for found in [one for target in modules.texts(targets) for one in modules.load(target)]:
-        for generator in found.tuned.cases:
-            for case in generator(device):
-                call = modules.bind(found, case)
-                there = known.calls.get(found.tuner.chooser.key(call))
-                if there is not None:
-                    _time(there, found.tuner, call, winners[id(there)])
-                    known.refresh(there.key)
+        for case in cases.of(found, device):
+            call = cases.bound(case)
+            there = known.calls.get(found.tuner.chooser.key(call))
+            if there is not None:
+                _time(there, found.tuner, call, winners[there.key])
+                known.refresh(there.key)
 
 
 def _time(there: _Call, tuner: Tuner, call: Call, wanted: Collection[str]) -> None:
@@ -246,12 +250,12 @@ def _scaled(timing: Timing, factor: float) -> Timing:
 
 
 def _compress(calls: Sequence[_Call], within: float, most: int | None, result: CompressResult, out: Path) -> None:
-    timed = [call for call in calls if call.times]
-    result.left += [Left(call.key, "it has no times: tune it here") for call in calls if not call.times]
+    timed, untimed = [call for call in calls if call.times], [call for call in calls if not call.times]
+    result.left += [Left(call.key, "it has no times: tune it here") for call in untimed]
     whole = Table((), [()] * len(timed), [call.times for call in timed])
     chosen = cover.fewest(whole.losses, within, most)
     names = [whole.configs[place] for place in chosen.configs]
-    entries = [(call.key, call.entry) for call in calls if not call.times]
+    entries = [(call.key, call.entry) for call in untimed]
     held = set(chosen.held)
     worst = 0.0
     for row, call in enumerate(timed):
@@ -262,12 +266,11 @@ def _compress(calls: Sequence[_Call], within: float, most: int | None, result: C
         else:
             entries.append((call.key, call.entry))
             result.left.append(Left(call.key, f"none of the {len(names)} configs is within {within:.1%} of its best"))
-    processors = calls[0].key.context["device"]["sm_count"]
-    found = tables(((call.key.call, call.times) for call in timed), processors)
+    key = calls[0].key
+    found = tables(((call.key.call, call.times) for call in timed), key.context["device"]["sm_count"])
     among = names if most else None
     fits = [(fit(table, within, most, among), [timed[number] for number in numbers]) for table, numbers in found]
     before = len({call.entry.identity for call in timed})
-    key = calls[0].key
     forms = tuple(map(json.loads, names))
     made = tuple(one for one, _ in fits)
     result.kernels.append(

@@ -10,7 +10,7 @@ from pathlib import Path
 from autotuned.binaries import writer
 from autotuned.configfiles import exchange
 from autotuned.configfiles.exchange import PathLike
-from autotuned.configfiles.file import ConfigFile, Entry, Fault
+from autotuned.configfiles.file import ConfigFile, Entry, Fault, grave
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
 from autotuned.offline.report.needed import Needed
@@ -91,11 +91,11 @@ def prune(paths: PathLike | Iterable[PathLike], *, calls: str | os.PathLike[str]
     needed = Needed(call.key for call in recording.read(Path(calls)))
     for path in files:
         config, faults = exchange.read(path)
-        grave = [fault for fault in faults if not fault.harmless]
-        result.faults += grave
+        lost = grave(faults)
+        result.faults += lost
         if config is None:
             continue
-        unused = [] if grave else list(_unused(path, config, needed))
+        unused = [] if lost else list(_unused(path, config, needed))
         if unused and not dry_run:
             try:
                 writer.take_out([one.key for one in unused], path)
@@ -104,7 +104,7 @@ def prune(paths: PathLike | Iterable[PathLike], *, calls: str | os.PathLike[str]
                 result.faults.append(Fault(str(path), text))
                 unused = []
         result.entries += unused
-        result.kept += sum(1 for _ in config.entries()) - len(unused)
+        result.kept += config.count - len(unused)
     return result
 
 

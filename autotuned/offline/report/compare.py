@@ -207,10 +207,8 @@ def _choices(side: str, kernel: str | None) -> Iterator[Stored]:
         return stored.choices_in(Path(side))
     given = {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in side.split(","))}
     if not given.keys() <= {"device", "triton"} or not all(given.values()):
-        raise OptionError(
-            f"--compare: expected device=NAME, triton=VERSION, a folder or a config file, got {side!r}.",
-            option="compare", problem=f"expected device=NAME, triton=VERSION, a folder or a config file, got {side!r}",
-        )  # fmt: skip
+        problem = f"expected device=NAME, triton=VERSION, a folder or a config file, got {side!r}"
+        raise OptionError(f"--compare: {problem}.", option="compare", problem=problem)
     return stored.choices(Filter(kernel, **given), once=True)
 
 

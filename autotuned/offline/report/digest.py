@@ -7,6 +7,7 @@ from pathlib import Path
 
 from autotuned.configfiles import exchange
 from autotuned.configfiles.exchange import PathLike
+from autotuned.configfiles.file import grave
 from autotuned.errors import ConfigFileError
 from autotuned.offline.report import stored
 from autotuned.resolve import active, tuner
@@ -54,7 +55,7 @@ def _of_process_and_disk() -> Iterator[tuple[str, str, str]]:
 def _of_files(paths: PathLike | Iterable[PathLike]) -> Iterator[tuple[str, str, str]]:
     for path in exchange.files_in(paths):
         file, faults = exchange.read(path)
-        if grave := [fault for fault in faults if not fault.harmless]:
-            raise ConfigFileError(str(grave[0]), path=str(path))
+        if lost := grave(faults):
+            raise ConfigFileError(str(lost[0]), path=str(path))
         for key, entry in file.entries() if file is not None else ():
             yield key.kernel, key.digest, entry.identity

@@ -164,8 +164,8 @@ def choices_in(path: Path) -> Iterator[Stored]:
     if listing.is_store(path):
         found = _records(listing.all_records(quietly=True, store=path))
     else:
-        files = ((str(name), exchange.read(name)[0]) for name in exchange.files_in(path))
-        found = _entries((name, key, entry) for name, file in files if file for key, entry in file.entries())
+        files = exchange.readable(path, [])
+        found = _entries((str(name), key, entry) for name, file in files for key, entry in file.entries())
     return in_order(_first(found))
 
 
@@ -194,7 +194,7 @@ def of_kernel(
 
 
 def apart(found: Sequence[Stored]) -> dict[int, str]:
-    """What tells choices apart whose call, device, toolchain and place look alike: other parts of their keys, by id."""
+    """By id, for choices with equal call, device, toolchain and place: the other parts of their keys that differ."""
     alike: dict[tuple[str, ...], list[Stored]] = {}
     for stored in found:
         looks = stored.call_words, stored.device, stored.toolchain, stored.place
@@ -203,13 +203,13 @@ def apart(found: Sequence[Stored]) -> dict[int, str]:
 
 
 def _apart(alike: Sequence[Stored]) -> Iterator[tuple[Stored, str]]:
-    leaves = [{name: words.value_words(value) for name, value in _beside(stored.key)} for stored in alike]
+    leaves = [{name: words.value_words(value) for name, value in _not_shown(stored.key)} for stored in alike]
     names = [name for name in dict.fromkeys(itertools.chain(*leaves)) if len({leaf.get(name) for leaf in leaves}) > 1]
     for stored, leaf in zip(alike, leaves):
         yield stored, " ".join(f"{name}={leaf[name]:.12}" for name in names if name in leaf)
 
 
-def _beside(key: Key) -> Iterator[tuple[str, Json]]:
+def _not_shown(key: Key) -> Iterator[tuple[str, Json]]:
     """The parts of a key that its call and toolchain do not show."""
     return parts({"tuner": key.call.get("tuner", {}), **key.context})
 

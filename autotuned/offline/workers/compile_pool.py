@@ -20,14 +20,9 @@ from typing import Any
 
 from autotuned import env
 from autotuned.errors import LeftOutError
-from autotuned.offline.workers.process import signal_name
+from autotuned.offline.workers import process
 
 log = logging.getLogger("autotuned")
-# Not with `-m`: see `process`.
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from autotuned.offline.workers.compile_server import main; main()"
-)
 # Compiling needs no GPU, and a process that sees none cannot disturb measurements or take device memory.
 _BLIND = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
 BEGIN_S = 20.0  # a forked process that is silent for longer has failed before it began the config
@@ -73,7 +68,7 @@ class Compilers:
     def __init__(self, targets: Sequence[str], limit_s: float) -> None:
         self._limit_s = limit_s
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-u", "-c", _START, str(theirs.fileno()), json.dumps(sys.path)]
+        command = process.command_for("compile_server", theirs.fileno(), sys.path)
         # In its own process group, so that it outlives a killed measuring process and can kill the workers.
         self._server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, pass_fds=[theirs.fileno()],
@@ -124,7 +119,8 @@ class Compilers:
             return None
         if answer is None:
             raise self._why(self._dispose(worker), time.monotonic() - start)
-        self._put_back(worker)
+        with self._guard:
+            self._idle.append(worker)
         return self._told(kernel, *answer)
 
     def missed(self, kernel: str) -> None:
@@ -193,10 +189,6 @@ class Compilers:
             theirs.close()
         return _Worker(pid, Connection(mine.detach()))
 
-    def _put_back(self, worker: _Worker) -> None:
-        with self._guard:
-            self._idle.append(worker)
-
     def _dispose(self, worker: _Worker) -> int:
         """Kill a worker and its children; returns its exit code as `os.waitstatus_to_exitcode` does."""
         try:
@@ -221,7 +213,7 @@ class Compilers:
             return LeftOutError(f"TimedOut: not compiled within {self._limit_s:g} s", seconds=seconds)
         if code == -signal.SIGKILL:
             return MemoryError("a compile worker was killed, probably for lack of memory")
-        how = f"by {signal_name(-code)}" if code < 0 else f"with code {code}"
+        how = f"by {process.signal_name(-code)}" if code < 0 else f"with code {code}"
         return LeftOutError(f"Crashed: the compiler ended {how}", seconds=seconds)
 
 

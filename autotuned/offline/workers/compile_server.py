@@ -39,8 +39,8 @@ def main() -> None:
 
 def _kernels(targets: list[str]) -> dict[str, Any]:
     """The targets' tuned kernels that can be compiled ahead, by name."""
-    targets_of = (found.tuner.tunable for found in cases.load(targets))
-    return {target.name: kernel.innermost(target.fn) for target in targets_of if target.compiles_ahead}
+    tunables = (found.tuner.tunable for found in cases.load(targets) if found.tuned is not None)  # None: it is gone
+    return {tunable.name: kernel.innermost(tunable.fn) for tunable in tunables if tunable.compiles_ahead}
 
 
 def _serve(channel: socket.socket, kernels: dict[str, Any]) -> NoReturn:

@@ -52,9 +52,7 @@ def _slots(devices: str) -> list[Slot]:
     chosen = visible.chosen(devices, table, variables)
     shown = visible.visible(table, variables)
     shared = _compilers(len(chosen))
-    return [
-        Slot(f"GPU {shown.index(gpu)}", gpu.name, gpu.uuid, settings={**gpu.settings, **shared}) for gpu in chosen
-    ]  # fmt: skip
+    return [Slot(f"GPU {shown.index(gpu)}", gpu.name, gpu.uuid, settings={**gpu.settings, **shared}) for gpu in chosen]
 
 
 def _compilers(processes: int) -> dict[str, str | None]:

@@ -10,7 +10,7 @@ from autotuned.configfiles.entry import load_entry
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
 from autotuned.offline.cases import share
-from autotuned.offline.results import INTERRUPTED, CaseResult, Observer, Options, TuneResult
+from autotuned.offline.results import INTERRUPTED, OUT_OF_TIME, CaseResult, Observer, Options, TuneResult
 from autotuned.offline.shipping import Shipping
 from autotuned.offline.workers import process
 from autotuned.offline.workers.interrupts import Interrupts
@@ -115,10 +115,10 @@ class Pool:
 
     def _abandon_rest(self) -> None:
         """Fail the cases of kinds without a device; AutotunedError if a kind's cases are unknown."""
-        unsaid = [model for model in self._open_models() if not self._abandon(model)]
-        if unsaid:
+        unknown = [model for model in self._open_models() if not self._abandon(model)]
+        if unknown:
             raise AutotunedError(
-                f"expected all cases for {', '.join(unsaid)}, got those above: the last device of this kind was given "
+                f"expected all cases for {', '.join(unknown)}, got those above: the last device of this kind was given "
                 "up before it had listed the others. Run the same command again to continue."
             )
 
@@ -152,7 +152,7 @@ class Pool:
     def _hand_out(self, slot: Slot, queue: Queue) -> None:
         left_s = self._options.left_s(self._start)
         if left_s == 0:
-            self._skip(queue.drop(), queue, "skipped", "the budget is used up")
+            self._skip(queue.drop(), queue, "skipped", OUT_OF_TIME)
             return
         open_count = queue.open_count
         slot.case = case = queue.take(slot.name, {other.name for other in self._like(slot)})

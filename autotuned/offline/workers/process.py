@@ -21,10 +21,6 @@ from autotuned.typed_json import Json
 
 GRACE_S = 3.0  # extra time for a compilation, which the process may be able to kill itself
 END_S = 10.0  # limit for a process that was told to end
-# Not with `-m`, which puts the working folder first on the path: there may be another checkout in it.
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from autotuned.offline.workers.worker import main; main()"
-)
 LOST = 4  # exit code of a worker whose device is lost
 
 
@@ -112,8 +108,7 @@ class Worker:
             folder: Working folder; default this process's.
         """
         source, sink = os.pipe()
-        # Unbuffered, so that output of the user's code survives when the process is killed.
-        command = [sys.executable, "-u", "-c", _START, str(sink), json.dumps(list(path or sys.path))]
+        command = command_for("worker", sink, path or sys.path)
         with held_back():  # until it is ready, so that Ctrl-C during imports shows no traceback
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=printed_to(), pass_fds=[sink], start_new_session=True, text=True,
@@ -194,6 +189,16 @@ class Worker:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+
+def command_for(module: str, descriptor: int, path: Sequence[str]) -> list[str]:
+    """The command that runs a module of this package's `main` with an import path, and this descriptor as argument.
+
+    Not with `-m`, which puts the working folder first on the path: there may be another checkout in it. Unbuffered, so
+    that output of the user's code survives when the process is killed.
+    """
+    start = f"sys.path[:] = json.loads(sys.argv[2]); from autotuned.offline.workers.{module} import main; main()"
+    return [sys.executable, "-u", "-c", f"import json, sys; {start}", str(descriptor), json.dumps(list(path))]
 
 
 def printed_to() -> int | None:

@@ -234,9 +234,7 @@ class Host:
     ) -> None:
         here = folder if os.path.isdir(folder) else os.getcwd()
         places = [place for place in path if os.path.exists(place)] + [place for place in sys.path if place not in path]
-        targets = [
-            _as_file(recordings[target]) if target in recordings else target for target in given["targets"]
-        ]  # fmt: skip
+        targets = [_as_file(recordings[target]) if target in recordings else target for target in given["targets"]]
         self._worker = Worker({**given, "targets": targets}, settings, places, here)
 
     def listen(self, limit_s: float) -> dict[str, Json]:

@@ -66,9 +66,9 @@ class _Server:
     """Lists and measures cases on the parent's commands."""
 
     def __init__(self, given: Mapping[str, Json], device: str, reporter: Reporter) -> None:
-        follows = given.get("follows", False)
-        self._cases = Cases(cases.load(given["targets"]), device, Wanted.from_json(given["wanted"]), follows)
-        self._measurer = Measurer(self._cases, device, given["force"], reporter, follows)
+        wanted = Wanted.from_json(given["wanted"])
+        self._cases = Cases(cases.load(given["targets"]), device, wanted, given["follows"])
+        self._measurer = Measurer(self._cases, device, given["force"], reporter, given["follows"])
         self._reporter, self._gathers = reporter, given["gathers"]
 
     def list(self) -> None:
@@ -168,7 +168,7 @@ def _wake_gpu() -> None:
         cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
-def _serve(commands: _Commands, reporter: Reporter) -> None:
+def _serve(commands: _Commands, reporter: Reporter) -> NoReturn:
     given = commands.next()
     if has_driver():  # before the imports below: the compile workers need as long for theirs
         threading.Thread(target=_wake_gpu, daemon=True).start()
@@ -182,7 +182,8 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs differ in kind too
     reporter.say("ready", device=kind, model=model, version=process.version())
-    while (command := commands.next())["do"] != "end":
+    while True:  # until the parent ends this process
+        command = commands.next()
         if command["do"] == "list":
             server.list()
         else:
@@ -212,7 +213,6 @@ def main() -> None:
         leave(1)
     except KeyboardInterrupt:
         leave(1)
-    leave(0)
 
 
 if __name__ == "__main__":

@@ -145,9 +145,9 @@ def test_a_second_time_changes_nothing_and_fewer_calls_take_no_rule_out(tmp_path
     file = configfile.parse(Path(path).read_text(), path)
     [(context, rule)] = file.rules
     file.set_rule(context, rule.name, None, 79)
-    assert file.rules == [(context, rule)]
+    assert file.rules == file.rules_of(rule.rest) == [(context, rule)]
     file.set_rule(context, rule.name, None, 80)
-    assert file.rules == []
+    assert file.rules == file.rules_of(rule.rest) == []
 
 
 @pytest.mark.parametrize(
@@ -228,3 +228,17 @@ def test_times_that_are_missing_are_measured_first(tmp_path):
     assert len(result.kernels[0].configs) == 1
     kept = [{one.config["kwargs"]["step"] for one in found.timings} for _, found in listing.all_records("app.steps")]
     assert kept == [{1, 2}] * 3  # what won nowhere is not measured
+
+
+def test_a_call_listed_twice_is_measured_once_and_a_failing_generator_is_named(tmp_path):
+    path = tmp_path / "steps_twice.py"
+    path.write_text(MODULE + '    yield {"args": (0,)}\n')
+    autotuned.tune([str(path)], out=tmp_path / "tuned", isolate=False)
+    for _, found in list(listing.all_records("app.steps")):
+        records.keep(found.replace(timings=found.timings[:1]))
+    result = autotuned.compress(tmp_path / "tuned", within="5%", out=tmp_path / "few", targets=[str(path), str(path)])
+    assert result.kernels[0].calls == 3
+    failing = tmp_path / "steps_failing.py"
+    failing.write_text(MODULE + '    raise KeyError("gone")\n')
+    with pytest.raises(errors.TargetError, match="cases: KeyError: 'gone'"):
+        autotuned.compress(tmp_path / "tuned", within="5%", out=tmp_path / "few", targets=str(failing))

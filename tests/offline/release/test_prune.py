@@ -31,7 +31,7 @@ def recorded(*keys):
     made = Writer(Path("calls.jsonl"))
     for key in keys:
         call = RecordedCall(key.kernel, "app:k", key, {"memories": [], "values": {}}, None, 2)
-        made.call(call, call.identity)
+        made.call(call)
     made.close()
     return "calls.jsonl"
 

@@ -128,7 +128,7 @@ def test_gc_removes_old_recordings_and_a_server_forgets_them(
 ) -> None:
     call = RecordedCall("app.k", "app:k", make_key(1), {}, None)
     for name in ("old", "new"):
-        Writer(tmp_path / f"{name}.jsonl").call(call, call.identity)
+        Writer(tmp_path / f"{name}.jsonl").call(call)
         [sent_as] = autotuned.push(tmp_path / f"{name}.jsonl", url).files
         if name == "old":
             os.utime(next((tmp_path / "mount").rglob(sent_as)), (0, 0))

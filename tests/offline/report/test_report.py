@@ -211,7 +211,7 @@ def test_configs_that_mostly_fail_and_calls_that_are_missing(tmp_path: Path) -> 
     writer = Writer(tmp_path / "calls.jsonl")
     for n, count in ((1, 5), (2, 7), (3, 1)):
         call = RecordedCall("app.k", "app:k", make_key(n), {}, None, count)
-        writer.call(call, call.identity)
+        writer.call(call)
     writer.close()
     found = autotuned.report(calls=tmp_path / "calls.jsonl")
     assert kinds(found) == ["missing", "failing"]
@@ -227,7 +227,7 @@ def test_a_recording_is_filtered_as_the_choices_are(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "calls.jsonl")
     for key in (make_key(1), make_key(2, device=H200), make_key(1, kernel="app.other")):
         call = RecordedCall(key.kernel, "app:k", key, {}, None, 1)
-        writer.call(call, call.identity)
+        writer.call(call)
     writer.close()
     counts = [
         autotuned.report(name, calls=tmp_path / "calls.jsonl", device=device).coverage.calls  # type: ignore[union-attr]
