@@ -140,12 +140,13 @@ class InProcess:
         self._measurer = Measurer(found, device, options.force, observer, options.follows)
         self._start = time.monotonic()
         self._result = TuneResult(device, without_cases=found.without_cases, budget_s=options.budget_s)
-        self._shipping = Shipping(options.out, observer.note)
+        self._shipping = None if options.out is None else Shipping(options.out, observer.note)
 
     def result(self) -> TuneResult:
         """The result so far."""
         self._result.seconds = time.monotonic() - self._start
-        self._result.files = sorted(self._shipping.files)
+        if self._shipping is not None:
+            self._result.files = sorted(self._shipping.files)
         return self._result
 
     def run(self) -> None:
@@ -169,12 +170,14 @@ class InProcess:
             self._result.interrupted = True
             self._result.cases += filter(None, [self._measurer.cut_off])
         finally:
-            self._shipping.finish()
+            if self._shipping is not None:
+                self._shipping.finish()
 
     def _take(self, measured: MeasuredCase) -> None:
         self._result.cases.append(measured.result)
         self._observer.done(measured.result)
-        self._shipping.add(measured.key, measured.entry)
-        self._shipping.write()
+        if self._shipping is not None:
+            self._shipping.add(measured.key, measured.entry)
+            self._shipping.write()
         if measured.lost is not None:
             raise measured.lost
