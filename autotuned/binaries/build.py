@@ -25,7 +25,7 @@ class Built(Frozen):
     fault: str = ""
 
 
-class Wanted(Frozen):
+class WantedBinary(Frozen):
     """One specialization to compile."""
 
     code: Code
@@ -41,7 +41,7 @@ class Builder:
         self._server, self._jit = server, server.jit
         self._done: dict[tuple[str, str], Built] = {}
 
-    def wanted(self, call: Call, config: Any, code: Code) -> Iterator[Wanted]:
+    def wanted(self, call: Call, config: Any, code: Code) -> Iterator[WantedBinary]:
         """The specializations for a call with a config: its own first, then the generic ones.
 
         Raises:
@@ -62,9 +62,9 @@ class Builder:
                 )  # fmt: skip
             if form.text not in seen:
                 seen.add(form.text)
-                yield Wanted(code, form, one, number > 0)
+                yield WantedBinary(code, form, one, number > 0)
 
-    def build(self, wanted: Wanted) -> Built:
+    def build(self, wanted: WantedBinary) -> Built:
         """Compile one specialization; a failure is in the result."""
         at = wanted.code.text, wanted.form.text
         if at not in self._done:
@@ -75,7 +75,7 @@ class Builder:
                 self._done[at] = Built(None, b"", wanted.generic, words[:200])
         return self._done[at]
 
-    def _compiled(self, wanted: Wanted) -> Built:
+    def _compiled(self, wanted: WantedBinary) -> Built:
         found = specialization.compile_(self._jit, wanted.special, wanted.code.text + wanted.form.text)
         code, metadata = found.asm.get("cubin"), specialization.launch_metadata_of(found, wanted.special)
         types = descriptors.flat(wanted.special.signature.values())

@@ -46,7 +46,7 @@ class Shelf(NamedTuple):
             _say_faults(self.binaries)
 
 
-class Kernel(Frozen):
+class KernelName(Frozen):
     """A kernel's public name, and the module that defines its function."""
 
     name: str
@@ -59,7 +59,7 @@ class Shelves:
     A device's own files come first, then those of other devices of its architecture, whose machine code is the same.
     """
 
-    def __init__(self, kernel: Kernel, device: Device) -> None:
+    def __init__(self, kernel: KernelName, device: Device) -> None:
         self._kernel, self.device = kernel, device
         self._found: list[Shelf] = []
         self._folders = iter(lookup.folders())
@@ -92,10 +92,10 @@ class Shelves:
         return True
 
 
-_known: dict[tuple[Kernel, Device], Shelves] = {}
+_known: dict[tuple[KernelName, Device], Shelves] = {}
 
 
-def shelves(kernel: Kernel, device: Device) -> Shelves:
+def shelves(kernel: KernelName, device: Device) -> Shelves:
     """The binaries of a kernel for a device."""
     found = _known.get((kernel, device))
     if found is None or found.state != lookup.state():

@@ -12,7 +12,7 @@ from typing import Any
 from autotuned import env, events
 from autotuned._startup import Frozen
 from autotuned.binaries import folders, libcuda
-from autotuned.binaries.folders import Kernel, Shelf, Shelves
+from autotuned.binaries.folders import KernelName, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded
 from autotuned.binaries.variant import Code, Form, Variant, difference, form_of, form_of_call
 from autotuned.configfiles import lookup, policy
@@ -46,7 +46,7 @@ def forget() -> None:
     _loaded.clear()
 
 
-class Asked(Frozen):
+class BinaryQuery(Frozen):
     """A call with a config, in the form used to look up binaries."""
 
     code: Code
@@ -68,14 +68,14 @@ class Server:
         self._tunable, self._version = tunable, version
         self.name = tunable.name
         self.jit = toolchain.innermost(tunable.fn)
-        self._kernel = Kernel(tunable.name, str(tunable.function.__module__))
+        self._kernel = KernelName(tunable.name, str(tunable.function.__module__))
         self._names = [parameter.name for parameter in tunable.parameters]
         self._defaults = [parameter.default for parameter in tunable.parameters]
         self._specializers: dict[int, Specializer] = {}
         # Of the current call, by weak references to it; the second also with its config and `compiled_for` it.
         self._latest: tuple[Any, Code | None] = (None, None)
-        self._latest_asked: tuple[Any, Any, tuple[Any, ...], Asked | None] = (None, None, (), None)
-        self._latest_found: tuple[Shelf, Variant, Asked] | None = None
+        self._latest_asked: tuple[Any, Any, tuple[Any, ...], BinaryQuery | None] = (None, None, (), None)
+        self._latest_found: tuple[Shelf, Variant, BinaryQuery] | None = None
         # Valid while nothing that they are made of changes.
         self._latest_code: tuple[tuple[Any, ...], Code | None] = ((), None)
         self._latest_in: tuple[Any, Any, Code | None] = (None, None, None)
@@ -125,7 +125,7 @@ class Server:
         self._latest = weakref.ref(call), known[2]
         return known[2]
 
-    def asked(self, call: Call, config: Any) -> Asked | None:
+    def asked(self, call: Call, config: Any) -> BinaryQuery | None:
         """The look-up form of a call with a config; None if no binary can serve it, as with unusual constants."""
         code = self._code_of(call)
         if code is None:
@@ -142,13 +142,13 @@ class Server:
         of, to, memory, _ = self._latest_asked  # read once: another thread may replace it
         return memory if of is not None and of() is call and to is config else None
 
-    def _asked_anew(self, call: Call, config: Any, code: Code) -> Asked | None:
+    def _asked_anew(self, call: Call, config: Any, code: Code) -> BinaryQuery | None:
         try:
             given = self._tunable.everything(call, config)
             form = form_of_call(self._specializer(code.arch), given)
         except Exception:  # Triton's own launch refuses it, in its words
             return None
-        return None if form is None else Asked(code, form)
+        return None if form is None else BinaryQuery(code, form)
 
     def specialize(self, call: Call, config: Any, arch: int) -> Specialization:
         """What Triton would compile for a call with a config; raises what Triton raises."""
@@ -235,7 +235,7 @@ class Server:
                 return ""
         return _differences(theirs, asked.code, asked.form)
 
-    def find(self, call: Call, config: Any, is_fresh: bool = False) -> tuple[Shelf, Variant, Asked] | None:
+    def find(self, call: Call, config: Any, is_fresh: bool = False) -> tuple[Shelf, Variant, BinaryQuery] | None:
         """The binary for a call with a config, not yet loaded; None if none may be launched.
 
         `is_fresh`: no user code but heuristics has run since `look` found the config for the call.

@@ -28,7 +28,7 @@ def read_lazily(content: str | bytes, path: str) -> tuple[ConfigFile | None, lis
     """
     try:
         text = disk.decoded(content)
-        unread = Unread(text)
+        unread = UnreadText(text)
         head = empty(unread.head)
     except _FAULTS:
         return read(content, path)
@@ -60,8 +60,8 @@ class LazyFile(ConfigFile):
     # Read, or set, once the whole file is.
     _groups, _rules, ends = _completed("_groups"), _completed("_rules"), _completed("ends")
 
-    def __init__(self, head: ConfigFile, unread: Unread, whole: Callable[[], ConfigFile]) -> None:
-        self._unread: Unread | None = unread
+    def __init__(self, head: ConfigFile, unread: UnreadText, whole: Callable[[], ConfigFile]) -> None:
+        self._unread: UnreadText | None = unread
         self._whole = whole
         self._parts: dict[str, Any] = {}
         super().__init__(head.kernel, head.device)
@@ -77,7 +77,7 @@ class LazyFile(ConfigFile):
             if self._unread is not None:
                 self._parts, self._unread = parts, None
 
-    def _asked(self, ask: Callable[[Unread], Any]) -> Any:
+    def _asked(self, ask: Callable[[UnreadText], Any]) -> Any:
         """The answer of the unread text; None if all entries must be checked."""
         unread = self._unread  # read once: another thread may complete it
         try:
@@ -114,7 +114,7 @@ class OtherLayoutError(ValueError):
     """The text is damaged, or not as this package writes it: all of it must be read."""
 
 
-class Unread:
+class UnreadText:
     """The text of a file as this package writes it; the line of an entry is parsed on first use.
 
     Attributes:

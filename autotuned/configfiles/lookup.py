@@ -397,7 +397,7 @@ def _neighbours(key: Key, factors: nearest_shape.Factors) -> Iterator[Offer]:
 def _outwards(
     verdict: Verdict,
     held: ShippedFile,
-    alike: nearest_shape.Alike,
+    alike: nearest_shape.AlikeEntries,
     ours: Sizes,
     factors: nearest_shape.Factors,
 ) -> Iterator[Offer]:

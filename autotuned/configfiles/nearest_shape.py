@@ -140,24 +140,24 @@ def check(given: Mapping[str, float], allowed: Iterable[str], kernel: str) -> st
     return ""
 
 
-class Alike(NamedTuple):
+class AlikeEntries(NamedTuple):
     """Entries of one context that differ only in sizes."""
 
     context: Json
     entries: Neighbourhood[Entry]
 
 
-def alike(file: ConfigFile, rest: str, factors: Factors) -> list[Alike]:
+def alike(file: ConfigFile, rest: str, factors: Factors) -> list[AlikeEntries]:
     """The entries that differ only in sizes of some axes, by context; computed once per file and set of axes."""
     axes = frozenset(factors)
     if axes not in file.indexes:
         file.indexes[axes] = _index(file, axes)
-    found: list[Alike] = file.indexes[axes].get(rest, [])
+    found: list[AlikeEntries] = file.indexes[axes].get(rest, [])
     return found
 
 
-def _index(file: ConfigFile, axes: Iterable[str]) -> dict[str, list[Alike]]:
-    index: dict[str, list[Alike]] = {}
+def _index(file: ConfigFile, axes: Iterable[str]) -> dict[str, list[AlikeEntries]]:
+    index: dict[str, list[AlikeEntries]] = {}
     for group in file.groups():
         by_rest: dict[str, list[tuple[Sizes, Entry]]] = {}
         for entry in group.entries.values():
@@ -165,5 +165,5 @@ def _index(file: ConfigFile, axes: Iterable[str]) -> dict[str, list[Alike]]:
             if shape.sizes:
                 by_rest.setdefault(shape.rest, []).append((shape.sizes, entry))
         for rest, found in by_rest.items():
-            index.setdefault(rest, []).append(Alike(group.context, Neighbourhood(found)))
+            index.setdefault(rest, []).append(AlikeEntries(group.context, Neighbourhood(found)))
     return index

@@ -119,7 +119,7 @@ def policy(given: str | Mapping[str, Any] | None) -> Policy:
     return {**DEFAULTS, **wanted, **({} if rules is None else {RULES: rules})}
 
 
-class Step(NamedTuple):
+class AxisStep(NamedTuple):
     """One axis in which two contexts differ."""
 
     axis: str
@@ -188,7 +188,7 @@ def that_change_code(environment: Mapping[str, Json], triton: str) -> dict[str, 
     return {name: value for name, value in environment.items() if name not in said}
 
 
-def _steps(ours: Json, theirs: Json) -> Iterator[Step | None]:
+def _steps(ours: Json, theirs: Json) -> Iterator[AxisStep | None]:
     differing = {name for name in ours.keys() | theirs.keys() if not _same(ours.get(name), theirs.get(name))}
     if "device" in differing:
         yield _device(ours["device"], theirs["device"])
@@ -199,7 +199,7 @@ def _steps(ours: Json, theirs: Json) -> Iterator[Step | None]:
         yield _distributions(ours.get("distributions"), theirs.get("distributions"))
     for axis in ("source", "ptxas", "environment"):
         if axis in differing:
-            yield Step(axis, _note(axis, ours.get(axis), theirs.get(axis)))
+            yield AxisStep(axis, _note(axis, ours.get(axis), theirs.get(axis)))
     if differing - {"device", "triton", "triton_key", "distributions", "source", "ptxas", "environment"}:
         yield None
 
@@ -221,15 +221,15 @@ def _words(value: Json) -> str:
     return value if isinstance(value, str) else canonical(value)
 
 
-def _device(ours: Json, theirs: Json) -> Step | None:
+def _device(ours: Json, theirs: Json) -> AxisStep | None:
     if not isinstance(theirs, dict) or any(ours[part] != theirs.get(part) for part in ("kind", "arch")):
         return None
     sizes = max(ours["sm_count"], 1), max(theirs["sm_count"], 1)
     mig = f" MIG {theirs['mig']}" if theirs["mig"] else ""
-    return Step("device", f"{theirs['name']}{mig}, here {ours['name']}", (abs(math.log2(sizes[0] / sizes[1])),))
+    return AxisStep("device", f"{theirs['name']}{mig}, here {ours['name']}", (abs(math.log2(sizes[0] / sizes[1])),))
 
 
-def _distributions(ours: Json, theirs: Json) -> Step | None:
+def _distributions(ours: Json, theirs: Json) -> AxisStep | None:
     """The strictest step among a plain callable's distributions; None if it names different ones."""
     if not isinstance(ours, dict) or not isinstance(theirs, dict) or ours.keys() != theirs.keys():
         return None
@@ -240,7 +240,7 @@ def _distributions(ours: Json, theirs: Json) -> Step | None:
     return worst._replace(note="; ".join(step.note for step in steps if step))
 
 
-def _version(name: str, ours: Json, theirs: Json) -> Step | None:
+def _version(name: str, ours: Json, theirs: Json) -> AxisStep | None:
     if not isinstance(ours, str) or not isinstance(theirs, str):
         return None
     mine, other = version_order(ours), version_order(theirs)
@@ -248,10 +248,10 @@ def _version(name: str, ours: Json, theirs: Json) -> Step | None:
     note = f"{name} {theirs}{build}, here {ours}"
     back = tuple(-float(part) for part in other[0])
     if mine[0][:2] == other[0][:2]:
-        return Step("triton_patch", note, (0.0, *back) if other <= mine else (1.0, *map(float, other[0])))
+        return AxisStep("triton_patch", note, (0.0, *back) if other <= mine else (1.0, *map(float, other[0])))
     if other < mine:
-        return Step("triton_older", f"older {note}", back)
-    return Step("triton_newer", f"newer {note}", tuple(map(float, other[0])))
+        return AxisStep("triton_older", f"older {note}", back)
+    return AxisStep("triton_newer", f"newer {note}", tuple(map(float, other[0])))
 
 
 def _is_released(text: str) -> bool:

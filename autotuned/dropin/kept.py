@@ -32,7 +32,7 @@ _TTIR = "ttir"
 log = logging.getLogger("autotuned")
 
 
-class Wanted(Frozen):
+class KeptKernel(Frozen):
     """One compilation: a kernel, its code, and the specialization. Names a file."""
 
     kernel: str
@@ -76,33 +76,33 @@ class Kept:
         compiled.replace_if_refused(found, partial(self._instead, wanted, compile_))
         return found
 
-    def _made(self, wanted: Wanted | None, src: Any, **more: Any) -> Any:
+    def _made(self, wanted: KeptKernel | None, src: Any, **more: Any) -> Any:
         """Triton's kernel, compiled from the code it is kept under, even if Triton's cache has an older one."""
         with globals_used.cached_as(src, wanted.digest) if wanted is not None else nullcontext():
             return self._original(src, **more)
 
-    def _compiled(self, wanted: Wanted | None, compile_: Callable[[], Any]) -> Any:
+    def _compiled(self, wanted: KeptKernel | None, compile_: Callable[[], Any]) -> Any:
         made = compile_()
         self.compiled += 1
         if wanted is not None:
             self._keep(wanted, made)
         return made
 
-    def _instead(self, wanted: Wanted, compile_: Callable[[], Any], error: Exception) -> Any:
+    def _instead(self, wanted: KeptKernel, compile_: Callable[[], Any], error: Exception) -> Any:
         """Compile a kernel that the driver, older than the compiler, refused to load; None if out of memory."""
         if failures.is_passing(error):
             return None
         self._refuse(wanted, error, self._path(wanted))
         return self._compiled(wanted, compile_)
 
-    def _refuse(self, wanted: Wanted, error: Exception, about: Path) -> None:
+    def _refuse(self, wanted: KeptKernel, error: Exception, about: Path) -> None:
         events.emit("refuse", wanted.kernel, wanted.digest, 0.0, f"binary: {error}")
         env.warn_once(f"kept {about}", "`%s`: its kept binary is not used: %s", wanted.kernel, error)
 
-    def _path(self, wanted: Wanted) -> Path:
+    def _path(self, wanted: KeptKernel) -> Path:
         return self.folder / f"{wanted.digest}{binaryfile.SUFFIX}"
 
-    def _found(self, src: Any, wanted: Wanted) -> Any:
+    def _found(self, src: Any, wanted: KeptKernel) -> Any:
         """The compiled kernel of a file; None if there is no intact file of this compilation."""
         path = self._path(wanted)
         try:
@@ -123,7 +123,7 @@ class Kept:
             self._refuse(wanted, error, self.folder if isinstance(error, OSError) else path)
             return None
 
-    def _keep(self, wanted: Wanted, made: Any) -> None:
+    def _keep(self, wanted: KeptKernel, made: Any) -> None:
         """Store a kernel; a failure only costs the next start a compilation."""
         code, path = getattr(made, "asm", {}).get("cubin"), self._path(wanted)
         if not isinstance(code, bytes) or binaryfile.is_of_newer(path):
@@ -167,7 +167,7 @@ def begin(folder: Path) -> Callable[[], None]:
     return end
 
 
-def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> Wanted | None:
+def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> KeptKernel | None:
     """Describe a compilation; None if it cannot be kept, or if something else changes what is compiled."""
     if specialization.changes_code() or not fingerprint.launch_interface():
         return None
@@ -181,7 +181,7 @@ def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> Wanted 
             return None
         environment = policy.that_change_code(toolchain.environment(), toolchain.version())
         parts = value, None, environment, fingerprint.launch_interface(), special.arch
-        return Wanted(source.public_name(src.fn), Code(*parts), _form(src, special), special)
+        return KeptKernel(source.public_name(src.fn), Code(*parts), _form(src, special), special)
     except Exception as error:  # an unknown kind of kernel compiles as usual
         log.debug("%s is not kept: %s: %s", getattr(src, "name", src), type(error).__name__, error)
         return None

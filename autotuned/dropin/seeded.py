@@ -40,9 +40,9 @@ class _Call:
 
     def __init__(self, tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.tuner, self.args, self.kwargs = tuner, args, kwargs
-        self.asked: Asked | None = None  # once its key was missed
+        self.asked: MissedCall | None = None  # once its key was missed
 
-    def end(self) -> Asked | None:
+    def end(self) -> MissedCall | None:
         """Let go of the arguments, since tasks that a hook started hold a copy of the context; returns `asked`."""
         asked = self.asked
         self.tuner = self.asked = None
@@ -54,7 +54,7 @@ class _Call:
 _current: ContextVar[_Call | None] = ContextVar("autotuned_call", default=None)
 
 
-class Asked:
+class MissedCall:
     """One call whose key was not in its tuner's cache; `missed` is that key until a store has it."""
 
     def __init__(self, call: _Call) -> None:
@@ -231,7 +231,7 @@ class Asked:
             log.warning("`%s`: its choice is not stored (%s); the next process tunes again.", name, why)
 
 
-def measuring(tuner: Any) -> Asked | None:
+def measuring(tuner: Any) -> MissedCall | None:
     """The tuner's current call, if its key was in no cache."""
     call = _current.get()
     return call.asked if call is not None and call.tuner is tuner else None
@@ -281,7 +281,7 @@ class Memory(Choices):
             return False
         if call.tuner.cache is not self or _is_a_hook(sys._getframe(1)):
             return False
-        call.asked = Asked(call)
+        call.asked = MissedCall(call)
         return call.asked.look_up(self, key)
 
     def has(self, key: Any) -> bool:

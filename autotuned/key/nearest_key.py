@@ -38,7 +38,7 @@ def octave(size: int) -> float:
     return math.log2(max(size, 1))
 
 
-class Outline(Frozen):
+class SizelessKey(Frozen):
     """A key without its sizes, shared by many keys of a kernel."""
 
     text: str  # canonical text of `data` and `places`
@@ -49,7 +49,7 @@ class Outline(Frozen):
         return hash(self.text)
 
     def __eq__(self, other: object) -> bool:
-        return self.text == other.text if isinstance(other, Outline) else NotImplemented
+        return self.text == other.text if isinstance(other, SizelessKey) else NotImplemented
 
 
 class Apart(Frozen):
@@ -66,7 +66,7 @@ class Apart(Frozen):
         return self.call or octaves > 0, total([octaves], self.count)
 
 
-class Member(Frozen):
+class SizedKey(Frozen):
     """A key in a group: its sizes, the sum of their logarithms, and its index in the list."""
 
     sizes: _Sizes
@@ -75,14 +75,14 @@ class Member(Frozen):
     key: Key
 
 
-class Group:
+class SizeGroup:
     """Keys with one outline, ordered by size."""
 
-    def __init__(self, members: Iterable[Member]) -> None:
+    def __init__(self, members: Iterable[SizedKey]) -> None:
         self._members = sorted(members, key=lambda member: member.octaves)
         self._octaves = [member.octaves for member in self._members]
 
-    def outwards(self, octaves: float) -> Iterator[Member]:
+    def outwards(self, octaves: float) -> Iterator[SizedKey]:
         """The members, closest total size first."""
         above = bisect.bisect_left(self._octaves, octaves)
         below = above - 1
@@ -104,12 +104,12 @@ class Alike:
     """
 
     def __init__(self, keys: Iterable[Key]) -> None:
-        found: dict[Outline, list[Member]] = {}
+        found: dict[SizelessKey, list[SizedKey]] = {}
         for number, key in enumerate(keys):
             outline, sizes = _outlined(key)
             octaves = math.fsum(octave(size) for group in sizes for size in group)
-            found.setdefault(outline, []).append(Member(sizes, octaves, number, key))
-        self._groups = {outline: Group(members) for outline, members in found.items()}
+            found.setdefault(outline, []).append(SizedKey(sizes, octaves, number, key))
+        self._groups = {outline: SizeGroup(members) for outline, members in found.items()}
 
     def nearest(self, key: Key) -> Key | None:
         """The key nearest to `key` and not equal to it, or None."""
@@ -131,7 +131,7 @@ def distances(key: Key, others: Iterable[Key]) -> Iterator[float]:
         yield octaves_between(_picked(mine, apart.mine), _picked(sizes, apart.theirs), apart.count)
 
 
-def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: _Sizes, group: Group) -> tuple[Rank, Key] | None:
+def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: _Sizes, group: SizeGroup) -> tuple[Rank, Key] | None:
     """The best so far, or a nearer member of a group.
 
     Sums of n logarithms differ by at most sqrt(n) times the distance, and members are visited in order of that sum:
@@ -155,13 +155,13 @@ def _picked(sizes: _Sizes, places: Iterable[int]) -> list[int]:
     return [size for place in places for size in sizes[place]]
 
 
-def _outlined(key: Key) -> tuple[Outline, _Sizes]:
+def _outlined(key: Key) -> tuple[SizelessKey, _Sizes]:
     sizes: dict[str, tuple[int, ...]] = {}
     call = {name: _without_sizes(part, name, sizes) for name, part in sorted(key.call.items())}
     places = tuple((place, len(found)) for place, found in sizes.items())
     # Including the places: a file may itself contain the number that replaces sizes.
     text = f"{canonical(call)}{key.context_text or canonical(key.context)}{places}"
-    return Outline(text, {"call": call, "context": key.context}, places), tuple(sizes.values())
+    return SizelessKey(text, {"call": call, "context": key.context}, places), tuple(sizes.values())
 
 
 def _without_sizes(part: Json, path: str, sizes: dict[str, tuple[int, ...]]) -> Json:
@@ -178,7 +178,7 @@ def _without_sizes(part: Json, path: str, sizes: dict[str, tuple[int, ...]]) -> 
 
 
 @lru_cache(1024)
-def _apart(ours: Outline, theirs: Outline) -> Apart:
+def _apart(ours: SizelessKey, theirs: SizelessKey) -> Apart:
     changed = [change.path for change in differences(ours.data, theirs.data)]
     common = [place for place in ours.places if place in theirs.places]
     return Apart(

@@ -202,7 +202,7 @@ def file_in(scope: Mapping[str, Any]) -> str:
     return file if isinstance(file, str) and not file.endswith(_ADDED_AT_A_LAUNCH) else ""
 
 
-def _is(now: Found | None, then: Found) -> bool:
+def _is(now: Reached | None, then: Reached) -> bool:
     return now is not None and now.value is then.value and now.holder is then.holder
 
 
@@ -248,7 +248,7 @@ def dotted(node: Any) -> Path:
     return (*head, node.attr if isinstance(node, ast.Attribute) else node.args[1].value) if head else ()
 
 
-class Found(Frozen):
+class Reached(Frozen):
     """The object that a dotted name refers to, as far as can be found without running code."""
 
     path: Path
@@ -256,11 +256,11 @@ class Found(Frozen):
     holder: Any = NO_HOLDER
 
 
-def resolve(path: Path, scope: Mapping[str, Any]) -> Found | None:
+def resolve(path: Path, scope: Mapping[str, Any]) -> Reached | None:
     """The object that a dotted name refers to; None if it is irrelevant or recorded elsewhere."""
     value = scope.get(path[0], _ABSENT)
     for depth, name in enumerate(path[1:], 1):
-        known = Found(path[:depth], value)
+        known = Reached(path[:depth], value)
         if value is None or value is _ABSENT:
             return None
         if isinstance(value, ModuleType):
@@ -279,8 +279,8 @@ def resolve(path: Path, scope: Mapping[str, Any]) -> Found | None:
             if value is _ABSENT:
                 return known  # computed by code, or missing
             if of_holder is not NO_HOLDER:
-                return Found(path[: depth + 1], value, of_holder)
-    return None if value is None or value is _ABSENT else Found(path, value)
+                return Reached(path[: depth + 1], value, of_holder)
+    return None if value is None or value is _ABSENT else Reached(path, value)
 
 
 def member(holder: Any, name: str) -> tuple[Any, Any]:

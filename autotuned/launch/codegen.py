@@ -53,11 +53,11 @@ def binder(
     return _define(body, {"defaults": filled})
 
 
-class Missing:
+class MissingArgument:
     """Stands for a missing argument without a default."""
 
 
-MISSING = Missing()
+MISSING = MissingArgument()
 
 
 def full_values(names: Sequence[str], order: Sequence[str], constants: Mapping[str, Any]) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ _MAX_NAMES = 128  # MAX_ARGS of `launch/c/module.c`
 _SHAPE, _VALUE, _CONSTEXPR, _INTEGER, _STRIDES = 1, 2, 4, 8, 16  # ROLE_ of `launch/c/signature.h`
 
 
-class Shape(Frozen):
+class CallForm(Frozen):
     """How a kernel may be called: the number of positional parameters, and defaults."""
 
     places: int
@@ -55,7 +55,7 @@ class LazyDevice:
         return self._get
 
 
-def make(names: Sequence[str], spec: KeySpec, device: LazyDevice | None, shape: Shape | None) -> Launcher:
+def make(names: Sequence[str], spec: KeySpec, device: LazyDevice | None, shape: CallForm | None) -> Launcher:
     """The launch table for one tuned function; a `shape` of None is for plain callables, which use the Python twin."""
     roles = tuple(_role(name, spec) for name in names)
 

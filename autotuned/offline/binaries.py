@@ -12,7 +12,7 @@ import torch
 
 from autotuned.api.function import TunedFunction
 from autotuned.binaries import writer
-from autotuned.binaries.build import Builder, Built, Wanted
+from autotuned.binaries.build import Builder, Built, WantedBinary
 from autotuned.binaries.serve import Server
 from autotuned.configfiles import exchange, policy
 from autotuned.configfiles.exchange import PathLike
@@ -24,7 +24,7 @@ from autotuned.offline import cases, replay, targets
 from autotuned.offline.device import check_environment
 from autotuned.offline.results import BuildResult, BuiltFile
 from autotuned.offline.shapes_only import shapes_only
-from autotuned.offline.targets import Found
+from autotuned.offline.targets import TunedObject
 from autotuned.search.compiling import parallelism
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat import specialization
@@ -56,9 +56,9 @@ def build(paths: PathLike | Iterable[PathLike], given: Sequence[str] = (), devic
     return BuildResult(compiled or files)
 
 
-def _given(given: Sequence[str]) -> dict[str, list[Found]]:
+def _given(given: Sequence[str]) -> dict[str, list[TunedObject]]:
     recorded, imported = cases.load_all(given)
-    known: dict[str, list[Found]] = {}
+    known: dict[str, list[TunedObject]] = {}
     for one in [*imported, *recorded]:
         known.setdefault(one.name, []).append(one)
     return known
@@ -67,7 +67,7 @@ def _given(given: Sequence[str]) -> dict[str, list[Found]]:
 class _File:
     """Builds the binaries of one config file."""
 
-    def __init__(self, path: Path, known: dict[str, list[Found]], device: str) -> None:
+    def __init__(self, path: Path, known: dict[str, list[TunedObject]], device: str) -> None:
         self._path, self._known, self._device = path, known, device
         self._seen: set[tuple[tuple[str, str], str]] = set()  # an entry's context and call, and a specialization
 
@@ -101,7 +101,7 @@ class _File:
             result.bytes = writer.ship(self._path, made)
 
     def _of_kernel(
-        self, one: Found, config: ConfigFile, result: BuiltFile, made: dict[tuple[str, str], list[Built]]
+        self, one: TunedObject, config: ConfigFile, result: BuiltFile, made: dict[tuple[str, str], list[Built]]
     ) -> None:
         tunable = one.tuner.tunable
         if not isinstance(tunable, TunableKernel) or tunable.interpreted:
@@ -123,8 +123,8 @@ class _File:
                 result.missing += [line] if line not in result.missing else []
 
     def _wanted(
-        self, one: Found, server: Server, config: ConfigFile, result: BuiltFile
-    ) -> Iterator[tuple[tuple[str, str], Wanted]]:
+        self, one: TunedObject, server: Server, config: ConfigFile, result: BuiltFile
+    ) -> Iterator[tuple[tuple[str, str], WantedBinary]]:
         """The binaries that a kernel's calls need for the file's entries, each specialization of an entry once."""
         code = server.code(config.device)
         if code is None:
@@ -150,7 +150,7 @@ class _File:
                 except Exception as error:  # from pruners, heuristics or Triton
                     result.missing.append(cases.reason(error))
 
-    def _calls(self, one: Found) -> Iterator[tuple[Call | None, str]]:
+    def _calls(self, one: TunedObject) -> Iterator[tuple[Call | None, str]]:
         """The known calls of a kernel, or the reason why one cannot be created."""
         for case in cases.of(one, self._device):
             call, fault = None, case.error
@@ -162,7 +162,9 @@ class _File:
             yield call, fault
 
 
-def _entries(one: Found, call: Call, groups: Sequence[tuple[str, Any]]) -> Iterator[tuple[tuple[str, str], Entry]]:
+def _entries(
+    one: TunedObject, call: Call, groups: Sequence[tuple[str, Any]]
+) -> Iterator[tuple[tuple[str, str], Entry]]:
     spec = one.tuner.options.spec
     part = canonical(call_part(spec, call.arguments, call.options, one.name, opaque.spell))
     for context, entries in groups:
@@ -170,7 +172,7 @@ def _entries(one: Found, call: Call, groups: Sequence[tuple[str, Any]]) -> Itera
             yield (context, part), entries[part]
 
 
-def _live(one: Found, call: Call, entry: Entry) -> Any:
+def _live(one: TunedObject, call: Call, entry: Entry) -> Any:
     """The kernel's config for an entry; BinaryError if the kernel no longer has it."""
     live = one.tuner.chooser.candidates(call)
     if entry.identity not in live:

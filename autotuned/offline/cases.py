@@ -15,16 +15,16 @@ from autotuned.errors import AutotunedError, TargetError, described, refused
 from autotuned.offline import replay
 from autotuned.offline import targets as modules
 from autotuned.offline.device import tensors_on
-from autotuned.offline.ranges import Wanted
+from autotuned.offline.ranges import WantedSizes
 from autotuned.offline.replay import Replayed
-from autotuned.offline.targets import Found
+from autotuned.offline.targets import TunedObject
 from autotuned.recording.file import SUFFIX
 from autotuned.tunable.call import Call
 
 HINT = "Register some: @kernel.case over a generator fn(device) of dict(args=(...), kwargs={...}, grid=...)."
 
 
-def load(targets: Sequence[str]) -> list[Found]:
+def load(targets: Sequence[str]) -> list[TunedObject]:
     """The tuned objects of the targets, each once; TargetError if a target cannot be loaded, or no kernel has cases."""
     recorded, imported = load_all(targets)
     replayed = {id(one.tuned) for one in recorded}
@@ -36,7 +36,7 @@ def load(targets: Sequence[str]) -> list[Found]:
     return [*recorded, *found]
 
 
-def load_all(targets: Sequence[str]) -> tuple[list[Replayed], list[Found]]:
+def load_all(targets: Sequence[str]) -> tuple[list[Replayed], list[TunedObject]]:
     """The kernels of the recordings among the targets, and the tuned objects of the other targets, each once."""
     imported = [target for target in targets if not target.endswith(SUFFIX)]
     recorded = [one for target in targets if target.endswith(SUFFIX) for one in replay.load(Path(target), imported)]
@@ -47,7 +47,7 @@ def load_all(targets: Sequence[str]) -> tuple[list[Replayed], list[Found]]:
 class Case:
     """A call of a kernel to tune."""
 
-    found: Found
+    found: TunedObject
     given: Any = None  # a generator's item, or a recorded call
     error: str = ""  # why there is no call; "" if there is one
     count: int = 0  # how often a recorded call was made; 0 for other calls
@@ -68,7 +68,7 @@ class Cases:
     """
 
     def __init__(
-        self, found: Sequence[Found], device: str, wanted: Wanted | None = None, by_count: bool = False
+        self, found: Sequence[TunedObject], device: str, wanted: WantedSizes | None = None, by_count: bool = False
     ) -> None:
         self._device, self._wanted, self._by_count = tensors_on(device), wanted, by_count
         self._replayed = [one for one in found if isinstance(one, Replayed)]
@@ -112,7 +112,7 @@ class Cases:
         for found in self._imported:
             yield from of(found, self._device)
 
-    def _sized(self, wanted: Wanted) -> Iterator[Case]:
+    def _sized(self, wanted: WantedSizes) -> Iterator[Case]:
         """The cases of all wanted points, from generators that take these sizes."""
         for found in self._imported:
             for place, generator in enumerate(found.tuned.cases):
@@ -121,7 +121,7 @@ class Cases:
                         yield from self._of_point(found, f"{found.name} {place}", generator, wanted, point)
 
     def _of_point(
-        self, found: Found, name: str, generator: CaseGenerator, wanted: Wanted, point: Sequence[int]
+        self, found: TunedObject, name: str, generator: CaseGenerator, wanted: WantedSizes, point: Sequence[int]
     ) -> Iterator[Case]:
         sizes = wanted.sizes(tuple(point))
         sized = functools.partial(generator, **sizes)
@@ -132,7 +132,7 @@ class Cases:
                 yield replace(case, sizes=sizes, group=group)
 
 
-def of(found: Found, device: str) -> Iterator[Case]:
+def of(found: TunedObject, device: str) -> Iterator[Case]:
     """A kernel's recorded calls, or the cases of its generators."""
     if not isinstance(found, Replayed):
         for generator in found.tuned.cases:
@@ -150,7 +150,7 @@ def bound(case: Case) -> Call:
     return modules.bind(case.found, case.given)
 
 
-def generated(found: Found, generator: CaseGenerator, device: str) -> Iterator[Case]:
+def generated(found: TunedObject, generator: CaseGenerator, device: str) -> Iterator[Case]:
     """A generator's cases; an exception in it becomes a case with an error."""
     try:
         for given in generator(device):
@@ -165,7 +165,7 @@ def takes(generator: CaseGenerator, names: Iterable[str]) -> bool:
     return {*names} <= {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
 
 
-def _refuse_without_sizes(found: Sequence[Found], names: Sequence[str]) -> None:
+def _refuse_without_sizes(found: Sequence[TunedObject], names: Sequence[str]) -> None:
     """Raises OptionError if no generator takes the sizes."""
     generators = [one for each in found for one in each.tuned.cases]
     if any(takes(one, names) for one in generators):

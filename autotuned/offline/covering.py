@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autotuned.offline import ranges
-from autotuned.offline.ranges import Estimate, Known, Point, Ranges, Wanted
-from autotuned.offline.results import CaseResult, Covered, Options, TuneResult
+from autotuned.offline.ranges import Estimate, Known, Point, Ranges, WantedSizes
+from autotuned.offline.results import CaseResult, Covered, TuneOptions, TuneResult
 from autotuned.rules import fit, table
 from autotuned.store import layout, records
 
-Session = Callable[[Options], TuneResult]
+Session = Callable[[TuneOptions], TuneResult]
 
 # Why no more shapes are tuned, as the end of a sentence about the loss between them.
 ENOUGH = f"calls between them lose at most {ranges.MEAN:.1%} on average and {ranges.WORST:.0%} in the worst case"
@@ -21,7 +21,7 @@ NO_MORE, MANY = "no shape between them would tell more", f"{ranges.MOST} is the 
 TIME, NO_RECORDS = "the budget is used up, or it was interrupted", "no times of them are stored"
 
 
-def run(options: Options, asked: Ranges, session: Session) -> TuneResult:
+def run(options: TuneOptions, asked: Ranges, session: Session) -> TuneResult:
     """Tune the shapes of ranges in rounds.
 
     The stored times decide which shapes come next, so the same command continues where it ended.
@@ -33,7 +33,7 @@ def run(options: Options, asked: Ranges, session: Session) -> TuneResult:
     """
     start, names = time.monotonic(), tuple(asked)
     result: TuneResult | None = None
-    wanted: Wanted | None = ranges.first_wanted(asked)
+    wanted: WantedSizes | None = ranges.first_wanted(asked)
     while wanted is not None:
         left_s = options.left_s(start)
         if result is not None and left_s == 0:
@@ -52,7 +52,7 @@ def run(options: Options, asked: Ranges, session: Session) -> TuneResult:
     return result
 
 
-def _joined(before: TuneResult, found: TuneResult, options: Options) -> TuneResult:
+def _joined(before: TuneResult, found: TuneResult, options: TuneOptions) -> TuneResult:
     """Join two rounds into one result."""
     devices = {one.name: one for one in before.devices}
     for one in found.devices:
@@ -84,7 +84,7 @@ def _losses(case: CaseResult) -> Mapping[str, float]:
     return {name: us / best_us - 1 for name, us in times.items()}
 
 
-def _next(result: TuneResult, names: tuple[str, ...]) -> Wanted | None:
+def _next(result: TuneResult, names: tuple[str, ...]) -> WantedSizes | None:
     """The shapes of the next round; None if none are needed."""
     only: dict[str, list[Point]] = {}
     tried = {(case.group, tuple((case.sizes or {}).get(name) for name in names)) for case in result.cases}
@@ -94,7 +94,7 @@ def _next(result: TuneResult, names: tuple[str, ...]) -> Wanted | None:
             new = [point for point in ranges.further(known, count) if (group, point) not in tried]
             only.setdefault(group, []).extend(new)
     points = sorted({point for some in only.values() for point in some})
-    return Wanted(names, tuple(points), only) if points else None
+    return WantedSizes(names, tuple(points), only) if points else None
 
 
 def _best_estimate(known: Known, names: Sequence[str]) -> tuple[Estimate, str]:

@@ -13,7 +13,7 @@ from typing import Any
 from autotuned import disk, env
 from autotuned.errors import AutotunedError, NoDeviceError, OptionError
 from autotuned.offline.device import check_environment
-from autotuned.offline.results import CaseResult, Observer, Options, TuneResult
+from autotuned.offline.results import CaseResult, Observer, TuneOptions, TuneResult
 from autotuned.offline.store_recordings import StoreTail
 from autotuned.offline.targets import texts
 from autotuned.offline.tuning import measured
@@ -95,7 +95,7 @@ def follow(
         OptionError, NoDeviceError, DeviceChoiceError: An option is invalid, or the device is not available.
         AutotunedError: Measuring keeps failing, and no call can be blamed.
     """
-    options = Options(isolate=isolate, timeout_s=timeout_s, devices=devices, follows=True)
+    options = TuneOptions(isolate=isolate, timeout_s=timeout_s, devices=devices, follows=True)
     check_environment()
     given = texts(files or (), 0)
     one = _Follower(_tail(calls), given, options, progress or (lambda status: None), stop or threading.Event())
@@ -134,7 +134,7 @@ class _Follower(Observer):
         self,
         tail: Tail | StoreTail,
         files: list[str],
-        options: Options,
+        options: TuneOptions,
         tell: Callable[[FollowStatus], Any],
         stop: threading.Event,
     ) -> None:

@@ -16,9 +16,9 @@ from autotuned.key.key import Key
 from autotuned.offline import replay, targets
 from autotuned.offline.cases import Case, Cases, reason
 from autotuned.offline.device import tensors_on
-from autotuned.offline.members import Members
+from autotuned.offline.members import BucketMembers
 from autotuned.offline.results import INTERRUPTED, OUT_OF_TIME, CaseResult, Observer
-from autotuned.offline.targets import Found
+from autotuned.offline.targets import TunedObject
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import sources
 from autotuned.resolve.request import Question
@@ -63,8 +63,8 @@ class Measurer:
         self.cut_off: CaseResult | None = None  # the case that Ctrl-C ended
 
     @cached_property
-    def _members(self) -> Members:
-        return Members(self._cases, self._device)
+    def _members(self) -> BucketMembers:
+        return BucketMembers(self._cases, self._device)
 
     def measure(self, case: Case, budget_s: float | None) -> MeasuredCase:
         """Choose a config for a case, searching for at most `budget_s`; with 0 nothing is started."""
@@ -135,7 +135,7 @@ class Measurer:
         result.triton = key.context.get("triton")
         return call, excluded
 
-    def _bound(self, found: Found, given: Any) -> tuple[Call, list[str]]:
+    def _bound(self, found: TunedObject, given: Any) -> tuple[Call, list[str]]:
         """The call, and the configs that it cannot be launched with."""
         if not isinstance(given, RecordedCall):
             return targets.bind(found, given), []
@@ -180,7 +180,7 @@ class Measurer:
         if result.source == "measured" and measured.record is not None:
             result.kept = key.digest not in records.unwritten
 
-    def _served(self, found: Found, call: Call, key: Key) -> str | None:
+    def _served(self, found: TunedObject, call: Call, key: Key) -> str | None:
         """The identity of the config that entries for other calls give this call now; None without one."""
         chooser = found.tuner.chooser
         live, options = chooser.candidates(call), chooser.options

@@ -11,7 +11,7 @@ from typing import Any
 from autotuned.offline import ranges, replay, targets
 from autotuned.offline.cases import Case, Cases, generated, takes
 from autotuned.offline.device import tensors_on
-from autotuned.offline.targets import Found
+from autotuned.offline.targets import TunedObject
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve.request import Member
 from autotuned.tunable.call import Call
@@ -30,7 +30,7 @@ class _Known:
     given: Any
 
 
-class Members:
+class BucketMembers:
     """The calls of each bucket of the targets, found among the session's cases."""
 
     def __init__(self, cases: Cases, device: str) -> None:
@@ -55,13 +55,13 @@ class Members:
             return ()
         return tuple(self._member(found, one, call if one is mine else None) for one in picked)
 
-    def _member(self, found: Found, known: _Known, call: Call | None) -> Member:
+    def _member(self, found: TunedObject, known: _Known, call: Call | None) -> Member:
         made, lost = (call, []) if call is not None else self._bound(found, known.given)
         live = found.tuner.chooser.candidates(made)
         left = live.without([name for name, config in live.items() if str(config) in lost])
         return Member(made, left, known.sizes, known.count)
 
-    def _all(self, found: Found) -> dict[str, list[_Known]]:
+    def _all(self, found: TunedObject) -> dict[str, list[_Known]]:
         """A tuned object's cases by the call part of their key; their tensors are created and freed one by one."""
         groups: dict[str, list[_Known]] = {}
         for case in self._cases:
@@ -78,14 +78,14 @@ class Members:
                 group.append(_Known(sizes, case.count, given))
         return groups
 
-    def _bound(self, found: Found, given: Any) -> tuple[Call, list[str]]:
+    def _bound(self, found: TunedObject, given: Any) -> tuple[Call, list[str]]:
         """A call, and the configs (as text) that it cannot be launched with."""
         if isinstance(given, Case):  # from a generator: created again, since its tensors were freed
             again = self._cases.at(given.number)
             given = again.given if again is not None else None
         return replay.bound(found, given, self._device)
 
-    def _generated(self, found: Found, part: str, mine: _Known, count: int) -> Iterator[_Known]:
+    def _generated(self, found: TunedObject, part: str, mine: _Known, count: int) -> Iterator[_Known]:
         """More calls of the bucket (its ends and sizes between) from generators that take sizes by keyword.
 
         Sizes that a generator cannot make, for example for lack of memory, are left out.
@@ -105,7 +105,7 @@ class Members:
                         yield _Known(sizes, 0, case.given)
 
 
-def sizes_of(found: Found, arguments: Mapping[str, Any]) -> dict[str, Json]:
+def sizes_of(found: TunedObject, arguments: Mapping[str, Any]) -> dict[str, Json]:
     """The true sizes of a call's bucketed arguments."""
     sizes: dict[str, Json] = {}
     for name in found.tuner.options.spec.buckets:

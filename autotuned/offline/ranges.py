@@ -26,7 +26,7 @@ CLOSE = 1.02  # no further point between two that are closer
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedSizes:
     """The sizes to request from case generators.
 
     Attributes:
@@ -53,12 +53,12 @@ class Wanted:
         return {"names": list(self.names), "points": list(map(list, self.points)), "only": only}
 
     @staticmethod
-    def from_json(data: Json) -> Wanted | None:
+    def from_json(data: Json) -> WantedSizes | None:
         """The inverse of `to_json`; None for None."""
         if data is None:
             return None
         only = data["only"] and {group: [tuple(one) for one in some] for group, some in data["only"].items()}
-        return Wanted(tuple(data["names"]), tuple(map(tuple, data["points"])), only)
+        return WantedSizes(tuple(data["names"]), tuple(map(tuple, data["points"])), only)
 
 
 def checked(cover: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
@@ -91,9 +91,9 @@ def parsed(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
     return checked(found)
 
 
-def first_wanted(ranges: Ranges) -> Wanted:
+def first_wanted(ranges: Ranges) -> WantedSizes:
     """The first round over some ranges."""
-    return Wanted(tuple(ranges), tuple(first(ranges)))
+    return WantedSizes(tuple(ranges), tuple(first(ranges)))
 
 
 def first(ranges: Ranges) -> list[Point]:

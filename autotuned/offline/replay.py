@@ -11,7 +11,7 @@ from typing import Any
 from autotuned.errors import RecordingError, TargetError
 from autotuned.key import opaque
 from autotuned.offline import targets
-from autotuned.offline.targets import Found
+from autotuned.offline.targets import TunedObject
 from autotuned.recording import arguments, file, grids
 from autotuned.recording.file import RecordedCall
 from autotuned.tunable.call import Call
@@ -19,7 +19,7 @@ from autotuned.tunable.function import TunableFunction
 
 
 @dataclass(frozen=True)
-class Replayed(Found):
+class Replayed(TunedObject):
     """The recorded calls of one kernel.
 
     Attributes:
@@ -78,7 +78,7 @@ def _replayed(kernel: str, target: str, group: Sequence[RecordedCall], may_run: 
     return Replayed(found.tuned, found.outer, kernel, tuple(group))
 
 
-def _imported(kernel: str, target: str) -> Found:
+def _imported(kernel: str, target: str) -> TunedObject:
     there = targets.load(target)
     found = next((one for one in there if one.name == kernel), None)
     if found is None:
@@ -91,12 +91,12 @@ def _imported(kernel: str, target: str) -> Found:
     return found
 
 
-def bound(found: Found, given: Any, device: str) -> tuple[Call, list[str]]:
+def bound(found: TunedObject, given: Any, device: str) -> tuple[Call, list[str]]:
     """The call of a recording (as `call_of`) or of a generator's item, and the configs without a recorded grid."""
     return call_of(found, given, device) if isinstance(given, RecordedCall) else (targets.bind(found, given), [])
 
 
-def call_of(found: Found, recorded: RecordedCall, device: str) -> tuple[Call, list[str]]:
+def call_of(found: TunedObject, recorded: RecordedCall, device: str) -> tuple[Call, list[str]]:
     """A call like the recorded one, and the configs (as text) that have no recorded grid.
 
     Args:
@@ -118,7 +118,7 @@ def call_of(found: Found, recorded: RecordedCall, device: str) -> tuple[Call, li
     return found.tuner.call(args, kwargs, grid), lost
 
 
-def _grid(found: Found, call: Call, recorded: RecordedCall) -> tuple[Any, list[str]]:
+def _grid(found: TunedObject, call: Call, recorded: RecordedCall) -> tuple[Any, list[str]]:
     target = found.tuner.tunable
     rebuilt, known, lost = grids.Rebuilt(recorded.grid, opaque.spell), [], []
     for config in found.tuner.chooser.candidates(call).values():

@@ -13,7 +13,7 @@ from autotuned.errors import refused
 from autotuned.typed_json import Json, JsonFields
 
 if TYPE_CHECKING:
-    from autotuned.offline.ranges import Wanted
+    from autotuned.offline.ranges import WantedSizes
     from autotuned.search.job import Progress
     from autotuned.store.record import Quality
 
@@ -23,7 +23,7 @@ OUT_OF_TIME, INTERRUPTED = "the budget is used up", "interrupted"
 
 
 @dataclass(frozen=True)
-class Options:
+class TuneOptions:
     """The options of `tune`; `wanted` are the sizes of a round of `cover`. OptionError if they conflict."""
 
     out: Path | None = None
@@ -35,7 +35,7 @@ class Options:
     executor: str = "local"
     ray_address: str | None = None
     follows: bool = False
-    wanted: Wanted | None = None
+    wanted: WantedSizes | None = None
 
     def __post_init__(self) -> None:
         for option, seconds in (("budget_s", self.budget_s), ("timeout_s", self.timeout_s)):

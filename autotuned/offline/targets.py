@@ -40,7 +40,7 @@ def texts(targets: Any, at_least: int = 1) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Found:
+class TunedObject:
     """A tuned object of a module."""
 
     tuned: Any  # the `Tuned` or `TunedFunction`
@@ -59,7 +59,7 @@ class Found:
         return self.tuner.tunable.name
 
 
-def load(target: str) -> list[Found]:
+def load(target: str) -> list[TunedObject]:
     """Import a target and find its tuned objects, each once, in order of definition.
 
     Modules can be imported from the current folder, as with `python -m`. A file is imported under its dotted name, with
@@ -82,7 +82,7 @@ def load(target: str) -> list[Found]:
     return found
 
 
-def find_kernel(name: str) -> Found:
+def find_kernel(name: str) -> TunedObject:
     """Import a kernel by its name `module.qualname`; TargetError if no module or kernel is found."""
     parts = name.split(".")
     missing: TargetError | None = None
@@ -100,7 +100,7 @@ def find_kernel(name: str) -> Found:
     raise TargetError(f"kernel {name!r} cannot be imported ({missing or 'it names no module'}). {hint}", target=name)
 
 
-def tuned_objects(module: ModuleType) -> Iterator[Found]:
+def tuned_objects(module: ModuleType) -> Iterator[TunedObject]:
     """A module's tuned objects, each once."""
     seen: set[int] = set()
     for value in list(vars(module).values()):
@@ -110,7 +110,7 @@ def tuned_objects(module: ModuleType) -> Iterator[Found]:
             yield found
 
 
-def bind(found: Found, case: Any) -> Call:
+def bind(found: TunedObject, case: Any) -> Call:
     """The call that a case describes.
 
     Args:
@@ -128,7 +128,7 @@ def bind(found: Found, case: Any) -> Call:
     return found.tuner.call(args, kwargs, case.get("grid"))
 
 
-def _check_case(found: Found, case: Any) -> None:
+def _check_case(found: TunedObject, case: Any) -> None:
     if not isinstance(case, Mapping) or not case.keys() <= {"args", "kwargs", "grid"}:
         got = f"the fields {', '.join(map(str, case))}" if isinstance(case, Mapping) else type(case).__name__
         raise CallError(
@@ -300,19 +300,19 @@ def _line_of(error: BaseException) -> str:
 # -- from a module to its tuned objects ---------------------------------------------------------------------------
 
 
-def _as_found(value: Any) -> Found | None:
+def _as_found(value: Any) -> TunedObject | None:
     if isinstance(value, TunedFunction):
-        return Found(value)
+        return TunedObject(value)
     # Not imported here, since Triton may be missing; if it is not imported, no Triton kernel is decorated.
     module = loaded("api.tuned")
     layers = list(kernel.layers(value)) if module is not None else []
     for depth, layer in enumerate(layers):
         if module is not None and isinstance(layer, module.Tuned):
-            return Found(layer, tuple(layers[:depth]))
+            return TunedObject(layer, tuple(layers[:depth]))
     return None
 
 
-def _named(module: ModuleType, kernel: str, target: str) -> Found:
+def _named(module: ModuleType, kernel: str, target: str) -> TunedObject:
     value: Any = module
     for part in kernel.split("."):
         value = getattr(value, part, None)

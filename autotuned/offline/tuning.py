@@ -14,11 +14,11 @@ from autotuned.offline import cases, ranges
 from autotuned.offline.cases import Cases, share
 from autotuned.offline.device import check_environment, isolates, use_device
 from autotuned.offline.measure import MeasuredCase, Measurer
-from autotuned.offline.results import Observer, Options, TuneResult
+from autotuned.offline.results import Observer, TuneOptions, TuneResult
 from autotuned.offline.shipping import Shipping
 from autotuned.offline.targets import texts
 from autotuned.offline.workers.local import Local
-from autotuned.offline.workers.pool import Pool
+from autotuned.offline.workers.pool import DevicePool
 from autotuned.offline.workers.slots import Executor
 
 
@@ -73,7 +73,7 @@ def tune(
         ConfigFileError: A config file cannot be added to.
         AutotunedError: The measuring processes cannot start, or end without a config to blame.
     """
-    options = Options(
+    options = TuneOptions(
         None if out is None else Path(out), force, budget_s, isolate, timeout_s, devices, executor, ray_address
     )
     if binaries and out is None:
@@ -99,14 +99,14 @@ def tune(
     return result
 
 
-def measured(targets: Sequence[str], options: Options, observer: Observer) -> TuneResult:
+def measured(targets: Sequence[str], options: TuneOptions, observer: Observer) -> TuneResult:
     """Measure all cases of the targets, with checked options."""
     if options.several or isolates(options.isolate):
-        return _finished(Pool(targets, options, observer, _executor(options)))
+        return _finished(DevicePool(targets, options, observer, _executor(options)))
     return _finished(_here(targets, options, observer))
 
 
-def _here(targets: Sequence[str], options: Options, observer: Observer) -> InProcess:
+def _here(targets: Sequence[str], options: TuneOptions, observer: Observer) -> InProcess:
     used = use_device()
     found = cases.load(targets)
     if options.out is not None:
@@ -115,7 +115,7 @@ def _here(targets: Sequence[str], options: Options, observer: Observer) -> InPro
     return InProcess(Cases(found, used, options.wanted, options.follows), options, used, observer)
 
 
-def _executor(options: Options) -> Executor:
+def _executor(options: TuneOptions) -> Executor:
     if options.executor != "ray":
         return Local(options.devices)
     from autotuned.offline.workers.ray_cluster import Cluster  # an extra of this package
@@ -123,7 +123,7 @@ def _executor(options: Options) -> Executor:
     return Cluster(options.ray_address)
 
 
-def _finished(run: InProcess | Pool) -> TuneResult:
+def _finished(run: InProcess | DevicePool) -> TuneResult:
     try:
         run.run()
     except BaseException as error:
@@ -135,7 +135,7 @@ def _finished(run: InProcess | Pool) -> TuneResult:
 class InProcess:
     """Tunes cases one after the other in this process."""
 
-    def __init__(self, found: Cases, options: Options, device: str, observer: Observer) -> None:
+    def __init__(self, found: Cases, options: TuneOptions, device: str, observer: Observer) -> None:
         self._cases, self._options, self._observer = found, options, observer
         self._measurer = Measurer(found, device, options.force, observer, options.follows)
         self._start = time.monotonic()

@@ -16,7 +16,7 @@ from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.offline import cases
 from autotuned.offline.cases import Case
-from autotuned.offline.targets import Found
+from autotuned.offline.targets import TunedObject
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import search
 from autotuned.search.job import Job, Outcome, timer_of
@@ -34,7 +34,7 @@ RULE = "rule"
 # -- whether the kernel still has the configs ------------------------------------------------------------------------
 
 
-def stale(file: ConfigFile, found: Found) -> Iterator[str]:
+def stale(file: ConfigFile, found: TunedObject) -> Iterator[str]:
     """A line for each entry that the kernel cannot use, or only if a policy allows it."""
     tuner = found.tuner
     source = tuner.tunable.source

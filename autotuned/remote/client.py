@@ -18,7 +18,7 @@ from autotuned.key.key import Key
 from autotuned.remote import ending, outbox
 from autotuned.remote.outage import Outage
 from autotuned.remote.place import MAX_RECORD_BYTES, Place, record_name
-from autotuned.remote.worker import LATER, SENT, Job, Worker
+from autotuned.remote.worker import LATER, SENT, JobThread, QueuedJob
 from autotuned.store import better, layout, locks, records
 from autotuned.store.record import TuningRecord, inspect
 
@@ -48,10 +48,10 @@ def _keeping() -> AbstractContextManager[object]:
     return locks.polled(layout.root() / layout.LOCKS / "shared-store.lock", PATIENCE_S)
 
 
-class Asked:
+class Requested:
     """Records requested in the background."""
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: list[QueuedJob]) -> None:
         self._jobs = jobs
 
     def wait(self, seconds: float | None = None) -> list[Key]:
@@ -82,7 +82,7 @@ class Client:
     def _start(self) -> None:
         self._owner = os.getpid()
         self._lock, self._outage = threading.Lock(), Outage()
-        self._worker = Worker(self.place.retry_s, self._say_failure, self._idle)
+        self._worker = JobThread(self.place.retry_s, self._say_failure, self._idle)
         self._leases: dict[str, _Lease] = {}  # by digest
         self._unsent: dict[str, tuple[TuningRecord, bool, int]] = {}  # records that could not be written to disk
         self._waits = True  # records may wait to be sent: from earlier processes, or since a pause
@@ -99,7 +99,7 @@ class Client:
         """Read a key's record, waiting at most `wait_s`; returns whether the user's store has a new one."""
         return bool(self._wait(lambda: self._fetch([key])))
 
-    def ask(self, keys: Iterable[Key], then: Then | None = None, again: bool = True) -> Asked:
+    def ask(self, keys: Iterable[Key], then: Then | None = None, again: bool = True) -> Requested:
         """Read the newest records of keys in the background and keep them in the user's store.
 
         Args:
@@ -116,10 +116,10 @@ class Client:
             self._asked.clear()
         self._asked.update((key.digest, now) for key in wanted)
         if not wanted or self._worker.is_away("read"):
-            return Asked([])
+            return Requested([])
         size = _MANY if self.place.is_redis else _FEW  # between two jobs a waiting call is served
         parts = [wanted[start : start + size] for start in range(0, len(wanted), size)]
-        return Asked([self._worker.submit("read", partial(self._fetch, part, then), LATER) for part in parts])
+        return Requested([self._worker.submit("read", partial(self._fetch, part, then), LATER) for part in parts])
 
     def _wait(self, action: Callable[[], Any]) -> Any:
         """The result of a request; None if it fails or takes too long."""

@@ -16,7 +16,7 @@ ASKED, SENT, LATER = range(3)  # urgency: a call waits, just measured, can wait
 _DONE = object()
 
 
-class Job:
+class QueuedJob:
     """A job for the thread; `result` is None if it failed or was not tried."""
 
     def __init__(self, kind: str, action: Callable[[], Any]) -> None:
@@ -33,7 +33,7 @@ class Job:
         self._ended.set()
 
 
-class Worker:
+class JobThread:
     """Runs jobs one at a time on a thread that starts with the first job.
 
     After a failure, jobs of the same kind ("read", "write") end at once without a result for `retry_s`.
@@ -54,9 +54,9 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def submit(self, kind: str, action: Callable[[], Any], urgency: int = ASKED) -> Job:
+    def submit(self, kind: str, action: Callable[[], Any], urgency: int = ASKED) -> QueuedJob:
         """Add a job."""
-        job = Job(kind, action)
+        job = QueuedJob(kind, action)
         self._jobs.put((urgency, next(self._numbers), job))
         with self._lock:
             if self._thread is None:
@@ -109,7 +109,7 @@ class Worker:
                 return
             self._do(job)
 
-    def _do(self, job: Job) -> None:
+    def _do(self, job: QueuedJob) -> None:
         try:
             if not self.is_away(job.kind):
                 job.result = job.action()

@@ -182,7 +182,7 @@ class Searcher:
         else:
             search.run(wanted, outcome)
 
-    def _member(self, question: Question, one: Member, left: _Left) -> members.Member:
+    def _member(self, question: Question, one: Member, left: _Left) -> members.MemberJob:
         """The search of one call of a bucket, reusing its earlier timings."""
         earlier, known = left.earlier, {}
         same = [] if earlier is None else [call for call in earlier.members if call["sizes"] == one.sizes]
@@ -194,7 +194,7 @@ class Searcher:
         before = left.incumbent if left.incumbent in known else None
         own = left._replace(known=known, incumbent=before)
         asked = question.replace(call=one.call, live=one.live)
-        return members.Member(one.sizes, one.count, self._job(asked, own, lambda timing: None), asked.has_default)
+        return members.MemberJob(one.sizes, one.count, self._job(asked, own, lambda timing: None), asked.has_default)
 
     def _ranked(self, question: Question, left: _Left) -> priors.Ranked | None:
         """A strategy for a list that another device has measured, if it may end before all configs are."""

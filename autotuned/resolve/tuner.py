@@ -108,7 +108,7 @@ class Tuner:
             self.names,
             self.options.spec.exactly(self._exact),
             launcher.LazyDevice(self.chooser.shipped.may_be_first) if self.is_compiled else None,
-            launcher.Shape(places, defaults) if isinstance(self.tunable, TunableKernel) else None,
+            launcher.CallForm(places, defaults) if isinstance(self.tunable, TunableKernel) else None,
         )
         if launcher.verifies():
             launcher.judge_by(self.launcher, verify.Judge(self))
@@ -151,7 +151,7 @@ class Tuner:
             ValueError: They set values that the configs set.
         """
         made = self.options.computed is not None or self.options.pruner().early is not None  # configs may set more
-        if values and not made and codegen.Missing not in {*map(type, values)}:
+        if values and not made and codegen.MissingArgument not in {*map(type, values)}:
             return Call(args, kwargs, dict(zip(self.names, values)), {}, grid)
         return bind(self.tunable, self.tuned, args, kwargs, grid, lenient=made)
 

@@ -18,7 +18,7 @@ BANDS = 9  # fewest served bands for a bound
 UNSEEN = 0.25  # least share of an unseen band's calls that are assumed to exceed the allowed loss
 
 
-class Known(NamedTuple):
+class LeafLoss(NamedTuple):
     """A leaf's loss on left-out calls.
 
     Attributes:
@@ -41,7 +41,7 @@ class Correction(NamedTuple):
     most: float
     within: float
 
-    def applied(self, known: Known | None) -> Loss | None:
+    def applied(self, known: LeafLoss | None) -> Loss | None:
         """A leaf's loss with the corrected bound."""
         if known is None:
             return None
@@ -91,7 +91,7 @@ def _holds(exceeds: np.ndarray, groups: np.ndarray, least: float) -> bool:
     return bool(exceeds.sum() + unseen <= (1 - CONFIDENCE) * (count + mean))
 
 
-def of_leaves(left_out: np.ndarray, leaf_of: np.ndarray) -> list[Known | None]:
+def of_leaves(left_out: np.ndarray, leaf_of: np.ndarray) -> list[LeafLoss | None]:
     """The loss of each leaf on left-out calls; None for a leaf with too few.
 
     A leaf's bound is its mean loss, shrunk towards the overall mean, times the 95% quantile, over all calls, of a
@@ -110,13 +110,13 @@ def of_leaves(left_out: np.ndarray, leaf_of: np.ndarray) -> list[Known | None]:
     return [_of_leaf(losses[leaves == leaf], mean, ratio) for leaf in range(count)]
 
 
-def _of_leaf(own: np.ndarray, mean: float, ratio: float | None) -> Known | None:
+def _of_leaf(own: np.ndarray, mean: float, ratio: float | None) -> LeafLoss | None:
     if len(own) < tree.LEAF or ratio is None:
         return None
     scale = (float(own.sum()) + PRIOR * mean) / (len(own) + PRIOR)
     alone = _quantile(own)
     alone = float(own.max()) if alone is None else alone
-    return Known(Loss(len(own), rounded(own.mean()), rounded(own.max()), up(alone)), alone, min(ratio * scale, 1e6))
+    return LeafLoss(Loss(len(own), rounded(own.mean()), rounded(own.max()), up(alone)), alone, min(ratio * scale, 1e6))
 
 
 def _quantile(losses: Sequence[float] | np.ndarray) -> float | None:

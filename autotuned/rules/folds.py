@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from autotuned.rules import tree
-from autotuned.rules.rule import Tuned, Values
+from autotuned.rules.rule import TunedSizes, Values
 from autotuned.rules.table import Table
 from autotuned.typed_json import INT64_MAX
 
@@ -82,7 +82,7 @@ def _steps(table: Table, rows: Iterable[int]) -> dict[Values, list[int]]:
     return found
 
 
-def tuned(table: Table) -> Iterator[Tuned]:
+def tuned(table: Table) -> Iterator[TunedSizes]:
     """The tuned combinations of the other sizes, each with the spans of `along` within `reach` of tuned values."""
     most, (low, high) = reach(table) * (1 + 1e-9), limits(table)[table.along]
     for others, steps in sorted(_steps(table, range(len(table))).items()):
@@ -93,7 +93,7 @@ def tuned(table: Table) -> Iterator[Tuned]:
             if spans and first <= spans[-1][1] + 1:
                 first, last = spans.pop()[0], last
             spans.append((first, last))
-        yield Tuned(others, tuple(spans))
+        yield TunedSizes(others, tuple(spans))
 
 
 def limits(table: Table, rows: Iterable[int] | None = None) -> dict[str, tuple[int, int]]:

@@ -123,7 +123,7 @@ class Answer(Frozen):
 Spans = tuple[tuple[int, int], ...]  # ranges of sizes, both ends included
 
 
-class Tuned(Frozen):
+class TunedSizes(Frozen):
     """A tuned combination of sizes.
 
     Attributes:
@@ -153,7 +153,7 @@ class Rule(Frozen):
     call: Json
     sizes: Mapping[str, tuple[int, int]]
     along: str
-    tuned: tuple[Tuned, ...]
+    tuned: tuple[TunedSizes, ...]
     configs: tuple[Mapping[str, Json], ...]
     conditions: Conditions
     tree: Tree
@@ -327,7 +327,7 @@ class Rule(Frozen):
             "tree": _tree_json(self.tree),
         }  # fmt: skip
 
-    def _tuned_json(self, one: Tuned) -> dict[str, Json]:
+    def _tuned_json(self, one: TunedSizes) -> dict[str, Json]:
         others = [name for name in self.sizes if name != self.along]
         return {"sizes": dict(zip(others, one.sizes)), "along": [list(span) for span in one.along]}
 

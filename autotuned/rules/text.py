@@ -10,7 +10,7 @@ from typing import Any
 from autotuned.errors import RecordError
 from autotuned.key.key import check_call
 from autotuned.rules.formula import Formula, Term
-from autotuned.rules.rule import FASTEST, Leaf, Loss, Node, Rule, Split, Tree, Tuned, filled, marks
+from autotuned.rules.rule import FASTEST, Leaf, Loss, Node, Rule, Split, Tree, TunedSizes, filled, marks
 from autotuned.store import conditions, record
 from autotuned.typed_json import INT64_MAX, Json, digest, integer, integers, is_finite, named, typed, wrong
 
@@ -110,12 +110,12 @@ def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
     return context, Rule(call, sizes, along, tuned, configs, under, tree, multiples, times)
 
 
-def _tuned(data: Json, others: Sequence[str], where: str) -> Tuned:
+def _tuned(data: Json, others: Sequence[str], where: str) -> TunedSizes:
     fields = named(data, where, {"sizes", "along"})
     sizes = named(fields["sizes"], f"{where}.sizes", others)
     spans = [_span(one, f"{where}.along[{i}]") for i, one in enumerate(typed(fields["along"], list, f"{where}.along"))]
     values = (integer(sizes[name], f"{where}.sizes.{name}", -INT64_MAX) for name in others)
-    return Tuned(tuple(values), tuple(spans))
+    return TunedSizes(tuple(values), tuple(spans))
 
 
 def _span(data: Json, where: str) -> tuple[int, int]:

@@ -25,7 +25,7 @@ _NOTHING = Timing({})
 
 
 @dataclass(frozen=True)
-class Member:
+class MemberJob:
     """A call of a bucket."""
 
     sizes: Mapping[str, Json]  # values of the bucketed arguments
@@ -34,7 +34,7 @@ class Member:
     has_default: bool = False  # whether its untuned config is a `default=`, to which no choice may lose
 
 
-def run(members: Sequence[Member], outcome: Outcome, by: str, first: Callable[[Member, Outcome], None]) -> None:
+def run(members: Sequence[MemberJob], outcome: Outcome, by: str, first: Callable[[MemberJob, Outcome], None]) -> None:
     """Choose one config for all members; fills `outcome` like `search.run`, with times over all members.
 
     Args:
@@ -54,13 +54,13 @@ def run(members: Sequence[Member], outcome: Outcome, by: str, first: Callable[[M
 
 
 class _Together:
-    def __init__(self, members: Sequence[Member], by: str) -> None:
+    def __init__(self, members: Sequence[MemberJob], by: str) -> None:
         self._members, self._by = members, by
-        self._found: list[tuple[Member, Outcome, dict[str, Timing]]] = []
+        self._found: list[tuple[MemberJob, Outcome, dict[str, Timing]]] = []
         self._deadline_s = time.monotonic() + members[0].job.budget_s
         self._untuned = {member.job.untuned for member in members}
 
-    def measure(self, first: Callable[[Member, Outcome], None]) -> None:
+    def measure(self, first: Callable[[MemberJob, Outcome], None]) -> None:
         """Search for each member by itself; skip members for which nothing runs."""
         failed: AllConfigsFailedError | None = None
         for place, member in enumerate(self._members):
@@ -131,7 +131,7 @@ class _Together:
                 found.noise = fresh.noise or found.noise
                 self._found[index] = member, found, {**times, **{one.identity: one for one in fresh.timings}}
 
-    def _again(self, member: Member, names: Sequence[str], all_stay: bool = False) -> Outcome | None:
+    def _again(self, member: MemberJob, names: Sequence[str], all_stay: bool = False) -> Outcome | None:
         """A race of some configs for one member; None if none runs or time is up."""
         job, left_s = member.job, self._left_s()
         configs = {name: job.configs[name] for name in names if name in job.configs}
@@ -221,7 +221,7 @@ class _Together:
                 found.append(self._one([(member, times[name], best) for member, times, best in having], scale_us))
         return found
 
-    def _one(self, having: Sequence[tuple[Member, Timing, float]], scale_us: float) -> Timing:
+    def _one(self, having: Sequence[tuple[MemberJob, Timing, float]], scale_us: float) -> Timing:
         timings = [timing for _, timing, _ in having]
         for member, timing, _ in having:
             if not timing.usable:

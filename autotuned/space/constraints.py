@@ -24,7 +24,7 @@ class Constraint(Frozen):
     takes: tuple[str, ...]  # optional names
     rest: bool  # whether it takes all other names as keywords
 
-    def bound(self, parameters: Sequence[str], arguments: Mapping[str, Any]) -> Bound:
+    def bound(self, parameters: Sequence[str], arguments: Mapping[str, Any]) -> BoundConstraint:
         """The constraint for one call.
 
         Raises:
@@ -41,10 +41,10 @@ class Constraint(Frozen):
         named = [name for name in (*self.needs, *self.takes) if name in known]
         names = [*named, *(name for name in (*parameters, *arguments) if self.rest and name not in named)]
         fixed = {name: arguments[name] for name in names if name not in parameters}
-        return Bound(self.function, self.label, tuple(n for n in parameters if n in names), fixed)
+        return BoundConstraint(self.function, self.label, tuple(n for n in parameters if n in names), fixed)
 
 
-class Bound(Frozen):
+class BoundConstraint(Frozen):
     """A constraint for one call: it reads the parameters `names` and the call's arguments `fixed`."""
 
     function: Callable[..., Any]

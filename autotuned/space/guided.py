@@ -13,7 +13,7 @@ import numpy as np
 from autotuned.space.members import Members
 from autotuned.space.parts import Point
 from autotuned.space.prior import Prior
-from autotuned.space.surrogate import NOISE, SCALES, Encoding, Process, Weights, alike, below, expected_gain
+from autotuned.space.surrogate import NOISE, SCALES, Encoding, GaussianProcess, Weights, alike, below, expected_gain
 
 OPENING, MIDDLE, DRAWN = 16, 1.2, 40  # trials before the first model; their preference for the middle; draws for each
 SOME = 12  # fewest times to judge a prior by; half as many to learn weights from
@@ -186,7 +186,7 @@ class Guided:
     def _best(self) -> list[Point]:
         return sorted(self._times, key=lambda point: self._times[point])[:NEXT_TO]
 
-    def _model(self) -> tuple[Process, float, np.ndarray]:
+    def _model(self) -> tuple[GaussianProcess, float, np.ndarray]:
         """A model of the times, its offset, and the weights of the coordinates."""
         kept = self._kept()
         at = self._encode(np.array(kept, np.int64).reshape(len(kept), len(self._members.names)))
@@ -201,13 +201,13 @@ class Guided:
             self._prior = Prior({}, self._encode, self._source)  # misleading, and so are the weights learned with it
             self._weights = self._own
             factors = np.ones_like(factors)
-        return Process(at * factors, times - offset, scales), offset, factors
+        return GaussianProcess(at * factors, times - offset, scales), offset, factors
 
-    def _misleads(self, joined: Process, factors: np.ndarray, at: np.ndarray, times: np.ndarray) -> bool:
+    def _misleads(self, joined: GaussianProcess, factors: np.ndarray, at: np.ndarray, times: np.ndarray) -> bool:
         """Whether the measured times are likelier without the prior."""
         self._own.learn(at, times, LEARNING)
-        alone = Process(at * self._own.factors, times, (1.0,)).likelihood
-        prior = Process(self._prior.at * factors, self._prior.seen, (1.0,)).likelihood
+        alone = GaussianProcess(at * self._own.factors, times, (1.0,)).likelihood
+        prior = GaussianProcess(self._prior.at * factors, self._prior.seen, (1.0,)).likelihood
         return alone > joined.likelihood - prior + DOUBT
 
     def _kept(self) -> list[Point]:
@@ -226,7 +226,7 @@ class Guided:
 
     def _joined(
         self, at: np.ndarray, times: np.ndarray, factors: np.ndarray, alone: float
-    ) -> tuple[Process, float, float]:
+    ) -> tuple[GaussianProcess, float, float]:
         """A model of measured and prior times at the likeliest distance, its offset, and the distance."""
         prior, found = self._prior, []
         agreeing = float((times - prior.expect(at, factors)).mean()) if len(times) else alone
@@ -234,7 +234,7 @@ class Guided:
             offset = agreeing if far < FAR[-1] else alone
             there = np.concatenate([prior.at * factors, np.full((len(prior.at), 1), far, np.float32)], 1)
             both = np.concatenate([self._here(at), there]), np.concatenate([times - offset, prior.seen])
-            found.append((Process(*both, (1.0,)), offset, far))
+            found.append((GaussianProcess(*both, (1.0,)), offset, far))
         return max(found, key=lambda one: one[0].likelihood)
 
     def _here(self, at: np.ndarray) -> np.ndarray:
@@ -252,7 +252,7 @@ class Guided:
         return np.ones_like(self._weights.factors), SCALES
 
     def _batch(
-        self, process: Process, at: np.ndarray, here: np.ndarray, mean: np.ndarray, count: int, pending: int
+        self, process: GaussianProcess, at: np.ndarray, here: np.ndarray, mean: np.ndarray, count: int, pending: int
     ) -> list[int]:
         """Candidates with the largest gain; each assumes that earlier ones take their expected times.
 

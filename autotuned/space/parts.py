@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from autotuned.errors import SpaceError
-from autotuned.space.constraints import Bound
+from autotuned.space.constraints import BoundConstraint
 
 LISTED = 1_000_000  # most combinations of a part that is listed; larger ones are sampled
 PROBES, DRAWS = 2_000, 8  # descents per estimate of a size; members among which a draw chooses
@@ -36,11 +36,14 @@ class Part:
     """
 
     def __init__(
-        self, places: Sequence[int], values: Sequence[Sequence[object]], constraints: Iterable[tuple[Bound, Point]]
+        self,
+        places: Sequence[int],
+        values: Sequence[Sequence[object]],
+        constraints: Iterable[tuple[BoundConstraint, Point]],
     ) -> None:
         self.places = tuple(places)
         self._values = values
-        self._at: list[list[tuple[Bound, Point]]] = [[] for _ in places]
+        self._at: list[list[tuple[BoundConstraint, Point]]] = [[] for _ in places]
         for bound, reads in constraints:
             self._at[max(reads)].append((bound, reads))
         self._combinations = math.prod(map(len, values))
@@ -140,7 +143,7 @@ class Part:
 
 
 def split(
-    values: Mapping[str, Sequence[object]], constraints: Sequence[Bound], first: Sequence[Point] = ()
+    values: Mapping[str, Sequence[object]], constraints: Sequence[BoundConstraint], first: Sequence[Point] = ()
 ) -> list[Part]:
     """Split a space into independent parts; points of `first` that satisfy the constraints are known members.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from autotuned.space.parts import Point
-from autotuned.space.surrogate import Encoding, Process
+from autotuned.space.surrogate import Encoding, GaussianProcess
 
 MODELLED = 60  # fastest times in the model; as many random others are added
 
@@ -30,5 +30,5 @@ class Prior:
 
     def expect(self, at: np.ndarray, factors: np.ndarray) -> np.ndarray:
         """Log times that the prior alone predicts, relative to `level`."""
-        model = Process(self.at * factors, self.seen, (1.0,))
+        model = GaussianProcess(self.at * factors, self.seen, (1.0,))
         return model.mean(model.near(at))

@@ -41,7 +41,7 @@ def _column(values: Sequence[Any]) -> np.ndarray:
     return np.asarray(np.eye(len(values), dtype=np.float32) * np.float32(UNORDERED / math.sqrt(2)))
 
 
-class Process:
+class GaussianProcess:
     """A Gaussian process fitted to measured times.
 
     Args:

@@ -115,7 +115,7 @@ class Forms:
     def _built(self, key: Hashable, mine: Future[Path | None], options: Any, build: Callable[[Any], Any]) -> Any:
         try:
             with self._in_turn():
-                module = build(watched := Watched(options))
+                module = build(watched := WatchedOptions(options))
             path = None if LATER & watched.seen() else self._kept(str(module))
         except BaseException:
             del self._paths[key]  # before the waiting configs wake: one of them builds next
@@ -161,7 +161,7 @@ def _parsed(path: Path, context: Any) -> Any:
     return module
 
 
-class Watched:
+class WatchedOptions:
     """Compiler options that record which names were read."""
 
     __slots__ = ("_names", "_options")

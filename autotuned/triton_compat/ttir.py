@@ -9,7 +9,7 @@ from functools import lru_cache
 
 
 @dataclass(frozen=True)
-class Access:
+class AccessByPosition:
     """Which pointer or descriptor arguments, by position among these, are read and written."""
 
     read: frozenset[int]
@@ -63,7 +63,7 @@ class _Region:
 
 
 @lru_cache(maxsize=32)  # configs that differ in warps and stages have the same text
-def access(text: str) -> Access | None:
+def access(text: str) -> AccessByPosition | None:
     """Analyse the TTIR of one kernel.
 
     The data flow ignores order and conditions: a pointer may derive from every argument that reaches it on any path.
@@ -195,12 +195,12 @@ class _Reader:
         for start in starts:
             self._edges.setdefault(start, set()).update(ends)
 
-    def access(self) -> Access:
+    def access(self) -> AccessByPosition:
         """Follow each argument to all values derived from it."""
         reached = [self._reached(name) for name in self._arguments]
         if any(name in values for name in self._foreign for values in reached):
             raise _UnknownError("addresses in foreign code")
-        return Access(self._roots(self._reads, reached), self._roots(self._writes, reached), len(reached))
+        return AccessByPosition(self._roots(self._reads, reached), self._roots(self._writes, reached), len(reached))
 
     def _reached(self, start: str) -> set[str]:
         seen, open_ = {start}, [start]

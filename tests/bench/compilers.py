@@ -45,9 +45,9 @@ def processor_s(pids: list[int]) -> float:
 
 def measure(kind: str, target: Path) -> None:
     """Run one cold search and print its times."""
-    from autotuned.offline.workers.compile_pool import Compilers
+    from autotuned.offline.workers.compile_pool import CompileWorkers
 
-    compilers = Compilers([str(target)], 600.0) if kind == "workers" else None
+    compilers = CompileWorkers([str(target)], 600.0) if kind == "workers" else None
     import fake_cuda
     import pytest
     import triton

@@ -12,12 +12,12 @@ from shipped import publish
 
 import autotuned
 from autotuned.binaries import file, folders
-from autotuned.binaries.folders import Kernel
+from autotuned.binaries.folders import KernelName
 from autotuned.configfiles import lookup
 from autotuned.gpu.device import from_json
 
 HERE = from_json(DEVICE)
-KERNEL = Kernel("app.k", "app.kernels")
+KERNEL = KernelName("app.k", "app.kernels")
 
 
 def served(kernel=KERNEL, device=HERE):
@@ -70,14 +70,14 @@ def test_the_package_that_defines_the_kernel_may(tmp_path, monkeypatch):
     publish(monkeypatch, "app")
     lookup._packages.clear()
     assert len(served()) == 1
-    assert served(Kernel("app.k", "other.kernels")) == []
+    assert served(KernelName("app.k", "other.kernels")) == []
 
 
 def test_a_namespace_that_several_distributions_install_into_may_not(tmp_path, monkeypatch):
     package(monkeypatch, tmp_path, "company/app")
     publish(monkeypatch, "company.app")
     lookup._packages.clear()
-    assert served(Kernel("app.k", "company.app.kernels")) == [] and list(lookup.shipped("app.k"))
+    assert served(KernelName("app.k", "company.app.kernels")) == [] and list(lookup.shipped("app.k"))
 
 
 def test_what_no_line_names_is_not_loaded(tmp_path):

@@ -20,7 +20,7 @@ from waits import until
 
 from autotuned.offline import targets
 from autotuned.offline.workers import compile_pool, compile_server
-from autotuned.offline.workers.compile_pool import Compilers
+from autotuned.offline.workers.compile_pool import CompileWorkers
 from autotuned.search.compiling import pool
 from autotuned.store import listing, records
 
@@ -87,7 +87,7 @@ def workers(tmp_path):
     def start(hows, limit_s=60.0):
         file = tmp_path / f"compiled_by_{len(started)}_{tmp_path.name}.py"
         file.write_text(MODULE.replace("{hows}", repr(hows)))
-        found = Compilers([str(file)], limit_s)
+        found = CompileWorkers([str(file)], limit_s)
         started.append(found)
         pool.compilers.append(found)
         [work] = targets.load(str(file))
@@ -180,7 +180,7 @@ def test_a_module_that_wants_a_gpu_is_compiled_by_threads(tmp_path, caplog):
     file = tmp_path / "compiled_by_nobody.py"
     file.write_text("raise RuntimeError('no GPU here')\n")
     caplog.set_level(logging.INFO, "autotuned")
-    found = Compilers([str(file)], 60.0)
+    found = CompileWorkers([str(file)], 60.0)
     until(lambda: (found._knows("anything"), found._over)[1])
     assert "no GPU here" in caplog.text
     assert found.compile("anything", (), None, lambda: None) is None

@@ -70,7 +70,7 @@ def built(monkeypatch):
         module = original(
             fn, src, *args, options=options, **kwargs
         )  # may fail, and is then tried again: see PARSER_TRIES
-        seen.append(options._options.num_warps if isinstance(options, frontend.Watched) else options.num_warps)
+        seen.append(options._options.num_warps if isinstance(options, frontend.WatchedOptions) else options.num_warps)
         return module
 
     monkeypatch.setattr(code_generator, "ast_to_ttir", counted)
@@ -217,9 +217,9 @@ def test_a_source_class_of_somebody_elses_is_left_alone(tmp_path):
 
 
 def test_options_that_are_read_are_known():
-    watched = frontend.Watched(CONFIGS[0])
+    watched = frontend.WatchedOptions(CONFIGS[0])
     assert watched.num_warps == 1
     assert watched.seen() == {"num_warps"}
-    vars_of = frontend.Watched(CONFIGS[0])
+    vars_of = frontend.WatchedOptions(CONFIGS[0])
     assert vars_of.__dict__ == vars(CONFIGS[0])
     assert vars_of.seen() >= {"num_warps", "num_stages", "maxnreg"}

@@ -20,7 +20,7 @@ from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.kernels import shapes
 from autotuned.key.key import Key
 from autotuned.offline import targets
-from autotuned.offline.targets import Found
+from autotuned.offline.targets import TunedObject
 from autotuned.resolve import sources
 from autotuned.store.choice import Origin
 from autotuned.store.conditions import Conditions
@@ -57,13 +57,13 @@ class NoGenerator:
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Found]:
+def found() -> dict[str, TunedObject]:
     """Our kernels that are shipped tuned, by name."""
     return {one.name: one for one in targets.load("autotuned.kernels.shapes")}
 
 
 @pytest.fixture(scope="module")
-def problems(found: dict[str, Found]) -> list[Problem]:
+def problems(found: dict[str, TunedObject]) -> list[Problem]:
     """Every call of `autotuned.kernels.shapes`; its tensors have no data, the largest would be 200 MB."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "Generator", NoGenerator)
@@ -75,7 +75,7 @@ def problems(found: dict[str, Found]) -> list[Problem]:
         ]
 
 
-def problem(kernel: Found, case: dict[str, Any]) -> Problem:
+def problem(kernel: TunedObject, case: dict[str, Any]) -> Problem:
     call = targets.bind(kernel, case)
     chooser = kernel.tuner.chooser
     live = chooser.candidates(call)
@@ -83,7 +83,7 @@ def problem(kernel: Found, case: dict[str, Any]) -> Problem:
 
 
 @pytest.fixture(scope="module")
-def stand_in(problems: list[Problem], found: dict[str, Found], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stand_in(problems: list[Problem], found: dict[str, TunedObject], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as `tune --out` writes it, of a GPU that nobody has."""
     folder = tmp_path_factory.mktemp("files")
     writer.ship_all((entry_of(one, found[one.kernel].tuner.tunable.source) for one in problems), folder)

@@ -17,7 +17,7 @@ from triton import Config, knobs
 import autotuned
 from autotuned import autotune
 from autotuned.offline import targets
-from autotuned.offline.workers.compile_pool import Compilers
+from autotuned.offline.workers.compile_pool import CompileWorkers
 from autotuned.search import duel as duels
 from autotuned.search import race, timers
 from autotuned.search.compiling import pool
@@ -171,7 +171,7 @@ def test_what_a_worker_without_a_gpu_compiles_is_loaded_here(tmp_path):
 def load_what_a_worker_compiles(file):
     hits, end = [], time.monotonic() + 60
     knobs.compilation.listener = lambda **event: hits.append(event["cache_hit"])
-    compilers = Compilers([file], 60.0)
+    compilers = CompileWorkers([file], 60.0)
     pool.compilers.append(compilers)
     try:
         [found] = targets.load(file)

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from autotuned.key.key import Key
-from autotuned.key.nearest_key import Alike, Group
+from autotuned.key.nearest_key import Alike, SizeGroup
 from autotuned.resolve import explain
 from autotuned.typed_json import canonical
 
@@ -75,10 +75,10 @@ def test_of_none_and_of_itself_alone_there_is_none():
 
 def test_of_thousands_of_keys_a_handful_is_compared(monkeypatch):
     """Comparing 20,000 recorded calls part by part with the few hundred that were tuned took more than eight minutes."""
-    spelled, looked_at, outwards = [], [], Group.outwards
+    spelled, looked_at, outwards = [], [], SizeGroup.outwards
     monkeypatch.setattr("autotuned.key.nearest_key.differences", lambda ours, theirs: spelled.append(ours) or ())
     monkeypatch.setattr(
-        Group, "outwards", lambda self, octaves: (looked_at.append(one) or one for one in outwards(self, octaves))
+        SizeGroup, "outwards", lambda self, octaves: (looked_at.append(one) or one for one in outwards(self, octaves))
     )
     stored = Alike([key((n, 64), n=n) for n in range(10, 10_000, 3)])
     found = [stored.nearest(key((n, 64), n=n)) for n in range(1010, 4010, 30)]

@@ -124,7 +124,7 @@ def launcher(request: pytest.FixtureRequest) -> Any:
     _launch.use_driver(0, 0, 0, 0)  # stand-ins of earlier tests are gone
 
     def make(names: Any, spec: KeySpec) -> Any:
-        return launch.make(names, spec, CurrentDevice(), launch.Shape(len(names), {}))
+        return launch.make(names, spec, CurrentDevice(), launch.CallForm(len(names), {}))
 
     return Twin(make, real)
 

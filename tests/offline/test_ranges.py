@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autotuned import errors
 from autotuned.offline import ranges
-from autotuned.offline.ranges import Point, Wanted
+from autotuned.offline.ranges import Point, WantedSizes
 
 Losses = Callable[[Point], Mapping[str, float]]
 
@@ -104,11 +104,14 @@ def relative(times: Mapping[str, float]) -> dict[str, float]:
 
 
 def test_what_is_wanted_survives_its_json() -> None:
-    made = Wanted(("M", "N"), ((1, 2), (3, 4)), {"k 0.0": [(1, 2)]})
-    again = Wanted.from_json(made.to_json())
+    made = WantedSizes(("M", "N"), ((1, 2), (3, 4)), {"k 0.0": [(1, 2)]})
+    again = WantedSizes.from_json(made.to_json())
     assert again is not None and again.to_json() == made.to_json()
     assert again.holds("k 0.0", (1, 2)) and not again.holds("k 0.0", (3, 4)) and not again.holds("other", (1, 2))
-    assert Wanted.from_json(Wanted(("M",), ((1,),)).to_json()).holds("any", (1,)) and Wanted.from_json(None) is None
+    assert (
+        WantedSizes.from_json(WantedSizes(("M",), ((1,),)).to_json()).holds("any", (1,))
+        and WantedSizes.from_json(None) is None
+    )
 
 
 @pytest.mark.parametrize(

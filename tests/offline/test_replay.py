@@ -192,7 +192,7 @@ def test_a_recording_that_is_not_there_is_one_line(tmp_path):
 def test_what_a_budget_leaves_out_is_counted_and_its_arguments_are_not_made(recorded, monkeypatch):
     """Of 20,000 recorded calls each had its tensors made, and two lines of its own, to say that it was left out."""
     left_s = iter([100.0])
-    monkeypatch.setattr(results.Options, "left_s", lambda self, start: next(left_s, 0.0))
+    monkeypatch.setattr(results.TuneOptions, "left_s", lambda self, start: next(left_s, 0.0))
     made, call_of = [], replay.call_of
     monkeypatch.setattr(replay, "call_of", lambda *args: made.append(args) or call_of(*args))
     arguments = ["tune", str(recorded), "--budget", "100"]

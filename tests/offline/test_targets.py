@@ -246,7 +246,7 @@ def test_ctrl_c_while_importing_is_not_taken_for_a_failing_module(write: Write) 
 # -- cases ---------------------------------------------------------------------------------------------------------
 
 
-def _kernel() -> targets.Found:
+def _kernel() -> targets.TunedObject:
     from autotuned.kernels import rmsnorm
 
     return next(targets.tuned_objects(rmsnorm))

@@ -111,7 +111,7 @@ def test_leaves_with_the_largest_bounds_are_served_no_more_until_it_holds():
     promised = np.where(np.arange(200) % 2, 0.01, 0.04)
     losses = np.where(promised > 0.02, 0.2, 0.0)
     found = bounds.correction(losses, np.zeros(200), promised, bands, 0.05)
-    loss = lambda bound, own=0.0: found.applied(bounds.Known(Loss(9, 0.0, 0.0, own), own, bound)).bound
+    loss = lambda bound, own=0.0: found.applied(bounds.LeafLoss(Loss(9, 0.0, 0.0, own), own, bound)).bound
     assert loss(0.04) > 0.05 and loss(0.01) == 0.05  # what is allowed, and no less
     assert loss(0.01, own=0.3) == 0.3  # its own calls say otherwise
     assert found.applied(None) is None

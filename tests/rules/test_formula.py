@@ -11,7 +11,7 @@ import synthetic
 from autotuned.errors import RecordError
 from autotuned.rules import fit, folds, text
 from autotuned.rules.formula import Formula, Predictor, Term
-from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split, Tuned, pattern_of
+from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split, TunedSizes, pattern_of
 from autotuned.rules.table import Table, tables
 from autotuned.rules.waves import Waves
 from autotuned.store.conditions import Conditions
@@ -25,7 +25,7 @@ PATTERN = pattern_of({"values": {"M": 8, "N": 512}, "tensors": {}, "none": []}, 
 FORMS = tuple(json.loads(synthetic.form_of((m, 64, 32, 4, 3))) for m in (16, 64, 128))
 GOOD = Loss(30, 0.004, 0.03, 0.02)
 PREDICTING = Rule(
-    PATTERN, {"M": (1, 4096), "N": (512, 512)}, "M", (Tuned((512,), ((1, 4096),)),), FORMS, Conditions(),
+    PATTERN, {"M": (1, 4096), "N": (512, 512)}, "M", (TunedSizes((512,), ((1, 4096),)),), FORMS, Conditions(),
     Node(Split(("M",), False, 96), Leaf(None, 30, GOOD), Leaf(1, 40, GOOD)), times=FORMULAS,
 )  # fmt: skip
 
@@ -55,7 +55,7 @@ def test_a_time_that_is_no_number_is_no_answer() -> None:
     wide = PREDICTING.replace(
         times=(Formula(0, {"M": 1}, (Term(1e99, ("M",) * 8),)),), sizes={"M": (1, most), "N": (1, 512)}
     )
-    known = wide.replace(tuned=(Tuned((512,), ((1, most),)),), tree=Leaf(None, 30, GOOD))
+    known = wide.replace(tuned=(TunedSizes((512,), ((1, most),)),), tree=Leaf(None, 30, GOOD))
     assert known.config((96, 512), 0.05) == 0
     assert known.fastest((most, 512)) == (None, math.inf) and known.config((most, 512), 0.05) is None
     answer = known.answer((most, 512), 0.05)

@@ -9,7 +9,7 @@ import synthetic
 from autotuned.errors import RecordError
 from autotuned.key.sizes import shape_of
 from autotuned.rules import rule, text
-from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split, Tuned
+from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split, TunedSizes
 from autotuned.store.conditions import Conditions
 
 GOOD, POOR = Loss(30, 0.004, 0.03, 0.02), Loss(25, 0.05, 0.3, 0.2)
@@ -28,7 +28,7 @@ TREE = Node(
     ),
 )
 SMALL, LARGE = (1, 1100), (3000, 4096)
-TUNED = Tuned((512,), (SMALL, LARGE)), Tuned((1024,), ((1, 200),))
+TUNED = TunedSizes((512,), (SMALL, LARGE)), TunedSizes((1024,), ((1, 200),))
 RULE = Rule(PATTERN, {"M": (1, 4096), "N": (512, 8192)}, "M", TUNED, FORMS, Conditions(), TREE)
 CONTEXT = {"triton": "3.9.0"}
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from autotuned import autotune, errors, pow2
 from autotuned.offline.members import ends, sizes_of
-from autotuned.offline.targets import Found
+from autotuned.offline.targets import TunedObject
 from autotuned.resolve.request import Member
 from autotuned.search import race
 from autotuned.store import listing
@@ -56,7 +56,7 @@ def tuned(
 
 def tune(run: Any, sizes: Sequence[int] = SIZES, log: Log | None = None) -> Any:
     calls = [run.tuner.call((np.zeros(4), n, log or Log()), {}, None) for n in sizes]
-    found = Found(run)
+    found = TunedObject(run)
     members = [Member(one, run.tuner.chooser.candidates(one), sizes_of(found, one.arguments)) for one in calls]
     return run.tuner.tune(calls[0], members=members)[1]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotuned.triton_compat.ttir import Access, access
+from autotuned.triton_compat.ttir import AccessByPosition, access
 
 HEADER = "  tt.func public @k(%a: !tt.ptr<f32> loc(#loc), %n: i32 loc(#loc), %b: !tt.ptr<f32> loc(#loc), %v: i32) {"
 
@@ -12,8 +12,8 @@ def kernel(*lines: str, header: str = HEADER) -> str:
     return f"#loc = loc(unknown)\nmodule {{\n{header}\n{body}\n    tt.return loc(#loc)\n  }} loc(#loc)\n}} loc(#loc)\n"
 
 
-def found(read: set[int], written: set[int], count: int = 2) -> Access:
-    return Access(frozenset(read), frozenset(written), count)
+def found(read: set[int], written: set[int], count: int = 2) -> AccessByPosition:
+    return AccessByPosition(frozenset(read), frozenset(written), count)
 
 
 STORE_B = "tt.store %b, %x : !tt.ptr<f32>"
@@ -44,7 +44,7 @@ LOAD_A = "%x = tt.load %a : !tt.ptr<f32>"
     ids=["nothing", "load and store", "offset", "select", "atomic", "pure assembly", "descriptor", "loop", "swap",
          "branch values", "block argument"],
 )  # fmt: skip
-def test_what_is_read_and_written(lines: list[str], expected: Access) -> None:
+def test_what_is_read_and_written(lines: list[str], expected: AccessByPosition) -> None:
     assert access(kernel(*lines)) == expected
 
 
@@ -69,7 +69,7 @@ def test_what_is_not_understood_is_no_answer(line: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "module {\n}\n", kernel() + kernel(), "tt.func public @k("], ids=repr)
 def test_text_that_is_no_kernel_is_no_answer(text: str) -> None:
-    assert access(text) in (None, Access(frozenset(), frozenset(), 0))
+    assert access(text) in (None, AccessByPosition(frozenset(), frozenset(), 0))
 
 
 def test_code_of_other_functions_is_not_looked_at() -> None:

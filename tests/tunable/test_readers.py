@@ -127,7 +127,7 @@ class Bound:
 def tables(spec):
     """The table in C where there is one, and its twin."""
     yield PyLauncher(("a", "b"), spec, lambda: lambda: 0, places=False)
-    made = launcher.make(("a", "b"), spec, None, launcher.Shape(2, {}))
+    made = launcher.make(("a", "b"), spec, None, launcher.CallForm(2, {}))
     if made.name == "c":
         yield made
 

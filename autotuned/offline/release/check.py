@@ -14,7 +14,7 @@ from autotuned.errors import DeviceLostError, OptionError, TargetError, refused
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
-    from autotuned.offline.targets import Found
+    from autotuned.offline.targets import TunedObject
     from autotuned.offline.verify import Contest
 
 
@@ -121,7 +121,7 @@ def _with_the_program(checked: CheckResult, targets: Iterable[str], measure: boo
         checked.untimed = list(verify.left_out((file for _, file in checked.files), checked.measured))
 
 
-def _timed(checked: CheckResult, found: Found, device: str) -> Iterator[Contest]:
+def _timed(checked: CheckResult, found: TunedObject, device: str) -> Iterator[Contest]:
     """Time the choices for a kernel's cases; a case that cannot be called is a fault."""
     from autotuned.offline import cases, verify
 
@@ -135,7 +135,7 @@ def _timed(checked: CheckResult, found: Found, device: str) -> Iterator[Contest]
             _blame(checked, found.name, cases.reason(error))
 
 
-def _kernels(checked: CheckResult, targets: Iterable[str]) -> Iterator[tuple[str, Found]]:
+def _kernels(checked: CheckResult, targets: Iterable[str]) -> Iterator[tuple[str, TunedObject]]:
     """The files' kernels by name; one that cannot be imported is a fault."""
     from autotuned.offline import targets as modules
 

@@ -195,7 +195,7 @@ def compare(
 
 
 def _cases(side: str, common: Filter) -> list[ReportCase]:
-    found = reported.current(map(reported.Reader().case, common.of(_choices(side, common.kernel))))
+    found = reported.current(map(reported.CaseReader().case, common.of(_choices(side, common.kernel))))
     if not found:
         raise KernelNameError(f"--compare: nothing is tuned in {side!r}: tune something first.", name="")
     return found

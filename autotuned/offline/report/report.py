@@ -117,7 +117,7 @@ def report(
     wanted = Filter(kernel, device, triton)
     used = None if calls is None else Usage(call for call in file.read(Path(calls)) if wanted.fits(call.key))
     counts = None if used is None else {key.digest: count for key, count in used.counts.items()}
-    reader = reported.Reader()
+    reader = reported.CaseReader()
     found = [
         reader.case(choice, None if counts is None else counts.get(choice.digest, 0))
         for choice in stored.choices(wanted, once=True)

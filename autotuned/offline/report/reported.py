@@ -102,7 +102,7 @@ class ReportCase:
         }
 
 
-class Reader:
+class CaseReader:
     """Creates cases from choices; shares equal configs and labels to save memory."""
 
     def __init__(self) -> None:

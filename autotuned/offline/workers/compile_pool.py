@@ -54,7 +54,7 @@ class _Worker:
         self._connection.close()
 
 
-class Compilers:
+class CompileWorkers:
     """Compile workers: blind to GPUs, forked on demand from a server process that has imported Triton and the targets.
 
     Until the server is ready, and for kernels it does not know, `compile` returns None and the caller compiles.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from autotuned import env
 from autotuned.gpu import inventory, visible
 from autotuned.offline.workers.process import Worker
-from autotuned.offline.workers.slots import Process, Slot
+from autotuned.offline.workers.slots import DeviceSlot, Process
 from autotuned.search.compiling import parallelism
 from autotuned.typed_json import Json
 
@@ -25,13 +25,13 @@ class Local:
     gathers = False
 
     def __init__(self, devices: str | None) -> None:
-        self._slots = [Slot("")] if devices is None else _slots(devices)
+        self._slots = [DeviceSlot("")] if devices is None else _slots(devices)
 
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[DeviceSlot]:
         """A slot per GPU."""
         return self._slots
 
-    def start(self, slot: Slot, given: Mapping[str, Json]) -> Worker:
+    def start(self, slot: DeviceSlot, given: Mapping[str, Json]) -> Worker:
         """Start a process that sees only the slot's GPU."""
         return Worker(given, slot.settings)
 
@@ -39,7 +39,7 @@ class Local:
         """Return when a process has sent a message, or after the time limit."""
         select.select([process for process in processes if isinstance(process, Worker)], [], [], limit_s)
 
-    def is_needed(self, slot: Slot) -> bool:
+    def is_needed(self, slot: DeviceSlot) -> bool:
         """True: each named GPU may be of another kind."""
         return True
 
@@ -47,12 +47,14 @@ class Local:
         """Do nothing."""
 
 
-def _slots(devices: str) -> list[Slot]:
+def _slots(devices: str) -> list[DeviceSlot]:
     table, variables = inventory.table(), env.unstripped(visible.VARIABLES)
     chosen = visible.chosen(devices, table, variables)
     shown = visible.visible(table, variables)
     shared = _compilers(len(chosen))
-    return [Slot(f"GPU {shown.index(gpu)}", gpu.name, gpu.uuid, settings={**gpu.settings, **shared}) for gpu in chosen]
+    return [
+        DeviceSlot(f"GPU {shown.index(gpu)}", gpu.name, gpu.uuid, settings={**gpu.settings, **shared}) for gpu in chosen
+    ]
 
 
 def _compilers(processes: int) -> dict[str, str | None]:

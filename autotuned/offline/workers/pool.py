@@ -10,13 +10,13 @@ from autotuned.configfiles.entry import load_entry
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
 from autotuned.offline.cases import share
-from autotuned.offline.results import INTERRUPTED, OUT_OF_TIME, CaseResult, Observer, Options, TuneResult
+from autotuned.offline.results import INTERRUPTED, OUT_OF_TIME, CaseResult, Observer, TuneOptions, TuneResult
 from autotuned.offline.shipping import Shipping
 from autotuned.offline.workers import process
 from autotuned.offline.workers.interrupts import Interrupts
 from autotuned.offline.workers.process import Ending
 from autotuned.offline.workers.queue import Queue, QueuedCase
-from autotuned.offline.workers.slots import Executor, Slot
+from autotuned.offline.workers.slots import DeviceSlot, Executor
 from autotuned.remote import connection
 from autotuned.search.job import Progress
 from autotuned.store import record, records
@@ -28,16 +28,16 @@ PATIENCE_S = 60.0  # longest wait for a lost node's slot if only it can measure 
 SHIP_S = 2.0  # between two writes of config files
 
 
-class Pool:
+class DevicePool:
     """Measures the cases of targets on all devices of an executor; every kind of device measures every case."""
 
-    def __init__(self, targets: Sequence[str], options: Options, observer: Observer, executor: Executor):
+    def __init__(self, targets: Sequence[str], options: TuneOptions, observer: Observer, executor: Executor):
         self._options, self._observer, self._executor = options, observer, executor
         wanted = options.wanted and options.wanted.to_json()
         self._given = {"targets": list(targets), "force": options.force, "gathers": executor.gathers,
                        "timeout_s": options.timeout_s, "wanted": wanted, "follows": options.follows}  # fmt: skip
         self._start = time.monotonic()
-        self._slots: list[Slot] = []
+        self._slots: list[DeviceSlot] = []
         self._interrupts = Interrupts()
         self._queues: dict[str, Queue] = {}
         self._excluded: dict[str, dict[str, str]] = {}
@@ -95,7 +95,7 @@ class Pool:
                 self._ended(slot, ending)
         self._shipping.write()
 
-    def _alive(self) -> list[Slot]:
+    def _alive(self) -> list[DeviceSlot]:
         return [slot for slot in self._slots if not slot.gone]
 
     def _goes_on(self) -> bool:
@@ -108,7 +108,7 @@ class Pool:
     def _open_models(self) -> list[str]:
         return [model for model, queue in self._queues.items() if not queue.is_done]
 
-    def _may_work(self, slot: Slot) -> bool:
+    def _may_work(self, slot: DeviceSlot) -> bool:
         """Whether a slot works or is worth waiting for; for `PATIENCE_S` also if its node was lost."""
         begun_s = time.monotonic() - slot.begun
         return slot.ready or self._executor.is_needed(slot) or begun_s < PATIENCE_S
@@ -130,14 +130,14 @@ class Pool:
         self._skip(cases, queue, "failed", f"no device of this kind is left{why}")
         return bool(cases)
 
-    def _start_process(self, slot: Slot) -> None:
+    def _start_process(self, slot: DeviceSlot) -> None:
         slot.reset(self._executor.start(slot, self._given))
 
-    def _queue(self, slot: Slot) -> Queue:
+    def _queue(self, slot: DeviceSlot) -> Queue:
         assert slot.model is not None
         return self._queues.setdefault(slot.model, Queue())
 
-    def _deal(self, slot: Slot) -> None:
+    def _deal(self, slot: DeviceSlot) -> None:
         """Give a free device its next command."""
         if not slot.ready or slot.listing or slot.case is not None:
             return
@@ -149,7 +149,7 @@ class Pool:
         elif queue.listed or self._options.budget_s is None:  # a budget can be shared only once all cases are known
             self._hand_out(slot, queue)
 
-    def _hand_out(self, slot: Slot, queue: Queue) -> None:
+    def _hand_out(self, slot: DeviceSlot, queue: Queue) -> None:
         left_s = self._options.left_s(self._start)
         if left_s == 0:
             self._skip(queue.drop(), queue, "skipped", OUT_OF_TIME)
@@ -168,7 +168,7 @@ class Pool:
         })  # fmt: skip
         self._observer.begin(CaseResult(**case.result), slot.name)
 
-    def _like(self, slot: Slot) -> list[Slot]:
+    def _like(self, slot: DeviceSlot) -> list[DeviceSlot]:
         """The devices of a slot's kind, including itself and devices of a yet unknown kind."""
         coming = (other for other in self._alive() if other.ready or self._executor.is_needed(other))
         return [other for other in coming if other.model in (slot.model, None)]
@@ -186,7 +186,7 @@ class Pool:
 
     # -- messages of processes -----------------------------------------------------------------------------------
 
-    def _listen(self, slot: Slot) -> Ending | None:
+    def _listen(self, slot: DeviceSlot) -> Ending | None:
         """Handle a process's messages; returns its ending if it ended or must be ended."""
         process = slot.process
         assert process is not None
@@ -201,7 +201,7 @@ class Pool:
         late = slot.doing.overdue(limit_s, now)
         return Ending("it took too long", late, limit_s) if late else None
 
-    def _take(self, slot: Slot, message: dict[str, Json]) -> None:
+    def _take(self, slot: DeviceSlot, message: dict[str, Json]) -> None:
         match message["event"]:
             case "ready":
                 self._take_ready(slot, message)
@@ -222,13 +222,13 @@ class Pool:
             case "error":
                 raise process.raised(message, slot.name if len(self._slots) > 1 else "")
 
-    def _take_progress(self, slot: Slot, progress: Progress) -> None:
+    def _take_progress(self, slot: DeviceSlot, progress: Progress) -> None:
         slot.doing.note(progress, time.monotonic())
         if progress.stage == "sampling" and not progress.compiling:
             self._queue(slot).compiled(slot.name)
         self._observer.observe(progress, slot.name)
 
-    def _take_ready(self, slot: Slot, message: dict[str, Json]) -> None:
+    def _take_ready(self, slot: DeviceSlot, message: dict[str, Json]) -> None:
         if message["version"] != process.version():
             raise AutotunedError(
                 f"{slot.name}: expected autotuned {process.version()} as here, got {message['version']}. Install "
@@ -239,7 +239,7 @@ class Pool:
         slot.model = f"{slot.kind}  {message['model']}" if slot.kind else message["model"]
         self._queue(slot)  # from now on this kind has work to do
 
-    def _take_case(self, slot: Slot, message: dict[str, Json]) -> None:
+    def _take_case(self, slot: DeviceSlot, message: dict[str, Json]) -> None:
         kernel = message["result"]["kernel"]
         if kernel not in self._kernels and self._options.out is not None:
             writer.check_all(kernel, self._options.out)
@@ -248,7 +248,7 @@ class Pool:
         if self._queue(slot).add(case):
             self._show_count()
 
-    def _take_result(self, slot: Slot, message: dict[str, Json]) -> None:
+    def _take_result(self, slot: DeviceSlot, message: dict[str, Json]) -> None:
         slot.doing.nothing()
         queue, case = self._queue(slot), slot.case
         assert case is not None
@@ -263,7 +263,7 @@ class Pool:
         queues = self._queues.values()
         self._observer.count(sum(len(queue.results) for queue in queues), sum(queue.known for queue in queues))
 
-    def _name(self, slot: Slot) -> str:
+    def _name(self, slot: DeviceSlot) -> str:
         """Name for lines about a device; "" if it is the only one."""
         return slot.name if len(self._slots) > 1 else ""
 
@@ -278,7 +278,7 @@ class Pool:
 
     # -- ended processes -----------------------------------------------------------------------------------------
 
-    def _ended(self, slot: Slot, ending: Ending) -> None:
+    def _ended(self, slot: DeviceSlot, ending: Ending) -> None:
         """Exclude the config that ended a process, requeue its case, restart; AutotunedError if no device is left."""
         assert slot.process is not None
         slot.process.kill()
@@ -297,7 +297,7 @@ class Pool:
         else:
             self._start_process(slot)
 
-    def _blame(self, slot: Slot, ending: Ending) -> None:
+    def _blame(self, slot: DeviceSlot, ending: Ending) -> None:
         """Handle an end without a config to blame: fail the case if it has ended several processes."""
         slot.ends += 1
         case = slot.case
@@ -311,7 +311,7 @@ class Pool:
             reason = f"the measuring process ended {BLAMELESS} times with it, and no config can be blamed"
             self._queue(slot).done(slot.name, {**case.result, "status": "failed", "reason": f"{reason} ({ending.why})"})
 
-    def _give_up(self, slot: Slot, ending: Ending) -> None:
+    def _give_up(self, slot: DeviceSlot, ending: Ending) -> None:
         slot.gone = ending.why
         if len(self._slots) > 1:
             self._observer.note(f"{slot.name} is given up: {ending.why}, {BLAMELESS} times in a row")

@@ -14,7 +14,7 @@ from typing import Any
 from autotuned import disk, env
 from autotuned.errors import AutotunedError
 from autotuned.offline.workers.process import Worker, printed_to
-from autotuned.offline.workers.slots import Process, Slot
+from autotuned.offline.workers.slots import DeviceSlot, Process
 from autotuned.recording.file import SUFFIX
 from autotuned.store import layout
 from autotuned.typed_json import Json, digest
@@ -68,11 +68,11 @@ class Cluster:
         found = sum(int(node["Resources"].get("GPU", 0)) for node in nodes)
         return found or len(nodes)
 
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[DeviceSlot]:
         """A slot per GPU; Ray places them."""
-        return [Slot(f"Ray {index}") for index in range(self._count)]
+        return [DeviceSlot(f"Ray {index}") for index in range(self._count)]
 
-    def start(self, slot: Slot, given: Mapping[str, Json]) -> RayProcess:
+    def start(self, slot: DeviceSlot, given: Mapping[str, Json]) -> RayProcess:
         """Start a process on any free GPU; it waits if all are in use."""
         return RayProcess(self._ray, self._options(), given)
 
@@ -102,7 +102,7 @@ class Cluster:
                 "status shows it). Waiting; Ctrl-C ends it.", PATIENCE_S,
             )  # fmt: skip
 
-    def is_needed(self, slot: Slot) -> bool:
+    def is_needed(self, slot: DeviceSlot) -> bool:
         """Whether Ray has placed the slot's process, or still can: it cannot if the node was lost."""
         process = slot.process
         if not isinstance(process, RayProcess) or process.is_placed:

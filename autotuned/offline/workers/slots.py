@@ -43,16 +43,16 @@ class Executor(Protocol):
 
     gathers: bool
 
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[DeviceSlot]:
         """A slot per device."""
 
-    def start(self, slot: Slot, given: Mapping[str, Json]) -> Process:
+    def start(self, slot: DeviceSlot, given: Mapping[str, Json]) -> Process:
         """Start a process for a device."""
 
     def wait(self, processes: Sequence[Process], limit_s: float) -> None:
         """Return when a process has sent a message, or after the time limit."""
 
-    def is_needed(self, slot: Slot) -> bool:
+    def is_needed(self, slot: DeviceSlot) -> bool:
         """Whether to wait for a device that is not ready when all other work is done."""
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Executor(Protocol):
 
 
 @dataclass
-class Slot:
+class DeviceSlot:
     """A device and its measuring process."""
 
     name: str  # short name

@@ -23,7 +23,7 @@ from autotuned.offline import cases
 from autotuned.offline.cases import Cases
 from autotuned.offline.device import has_driver, use_device
 from autotuned.offline.measure import MeasuredCase, Measurer
-from autotuned.offline.ranges import Wanted
+from autotuned.offline.ranges import WantedSizes
 from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.workers import process
 from autotuned.offline.workers.process import LOST
@@ -66,7 +66,7 @@ class _Server:
     """Lists and measures cases on the parent's commands."""
 
     def __init__(self, given: Mapping[str, Json], device: str, reporter: Reporter) -> None:
-        wanted = Wanted.from_json(given["wanted"])
+        wanted = WantedSizes.from_json(given["wanted"])
         self._cases = Cases(cases.load(given["targets"]), device, wanted, given["follows"])
         self._measurer = Measurer(self._cases, device, given["force"], reporter, given["follows"])
         self._reporter, self._gathers = reporter, given["gathers"]
@@ -175,7 +175,7 @@ def _serve(commands: _Commands, reporter: Reporter) -> NoReturn:
         from autotuned.offline.workers import compile_pool
 
         if compile_pool.are_wanted():
-            pool.compilers.append(compile_pool.Compilers(given["targets"], given["timeout_s"]))
+            pool.compilers.append(compile_pool.CompileWorkers(given["targets"], given["timeout_s"]))
     kind = use_device()
     server = _Server(given, kind, reporter)
     if signal.getsignal(signal.SIGINT) is _interrupted_import:  # not another one, of the user's code

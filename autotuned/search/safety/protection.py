@@ -149,7 +149,7 @@ def _bytes_of(tensor: Any) -> Any:
     return dense.as_strided((dense.numel(),), (1,), dense.storage_offset()).view(torch.uint8)
 
 
-class Known(NamedTuple):
+class KnownArguments(NamedTuple):
     """Facts about arguments that are known before the first launch."""
 
     restore: Iterable[str] = ()  # names to restore in any case
@@ -157,7 +157,7 @@ class Known(NamedTuple):
     quietly: Collection[str] = ()  # protected names that count as written only once seen to be
 
 
-_NOTHING_KNOWN = Known()
+_NOTHING_KNOWN = KnownArguments()
 
 
 class Protection:
@@ -179,7 +179,7 @@ class Protection:
         zero: Iterable[str],
         watch: bool = False,
         on_host: bool = False,
-        also: Known = _NOTHING_KNOWN,
+        also: KnownArguments = _NOTHING_KNOWN,
     ) -> None:
         known, zero = set(also.restore), list(zero)
         declared = None if restore is None else {*restore, *known}
@@ -337,7 +337,7 @@ class Guard:
     def _made(self, restore: Sequence[str] | None, watch: bool, known: Collection[str]) -> Protection:
         job = self._job
         own = set(job.call.arguments if job.named is None else job.named)
-        also = Known(known, self._unread(), set(job.restore or ()) - own)
+        also = KnownArguments(known, self._unread(), set(job.restore or ()) - own)
         make = partial(Protection, job.call.arguments, restore, job.zero, watch, also=also)
         with suppress_memory_errors():
             return make()

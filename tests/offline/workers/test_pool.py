@@ -15,10 +15,10 @@ from fakes import FakeConfig, form, make_key
 import autotuned
 from autotuned.configfiles.file import Entry
 from autotuned.errors import AutotunedError
-from autotuned.offline.results import CaseResult, Options
+from autotuned.offline.results import CaseResult, TuneOptions
 from autotuned.offline.workers import pool, ray_cluster
-from autotuned.offline.workers.pool import Pool
-from autotuned.offline.workers.slots import Slot
+from autotuned.offline.workers.pool import DevicePool
+from autotuned.offline.workers.slots import DeviceSlot
 
 TURNS = 500  # more than any of these takes
 KEY = make_key()
@@ -71,10 +71,10 @@ class Scripts:
         self.unneeded: set[str] = set()
         self.starts: dict[str, int] = {}
 
-    def slots(self) -> list[Slot]:
-        return [Slot(name) for name in self.scripts]
+    def slots(self) -> list[DeviceSlot]:
+        return [DeviceSlot(name) for name in self.scripts]
 
-    def start(self, slot: Slot, given: Any) -> Played:
+    def start(self, slot: DeviceSlot, given: Any) -> Played:
         self.starts[slot.name] = number = self.starts.get(slot.name, 0) + 1
         return Played(self.scripts[slot.name], number)
 
@@ -83,7 +83,7 @@ class Scripts:
         assert self.turn < TURNS, "it would go on for ever"
         self.each_turn(self.turn)
 
-    def is_needed(self, slot: Slot) -> bool:
+    def is_needed(self, slot: DeviceSlot) -> bool:
         return slot.name not in self.unneeded
 
     def close(self) -> None:
@@ -104,14 +104,14 @@ def does(model: str, process: Played, command: dict[str, Any]) -> None:
             process.say("done", result=asdict(CaseResult("k", "done", digest=command["digest"])), **KEPT)
 
 
-def run(executor: Scripts, options: Options = Options()) -> Pool:
+def run(executor: Scripts, options: TuneOptions = TuneOptions()) -> DevicePool:
     with Display() as display:
-        made = Pool(["t"], options, display, executor)
+        made = DevicePool(["t"], options, display, executor)
         made.run()
     return made
 
 
-def results(made: Pool) -> list[tuple[str, str | None]]:
+def results(made: DevicePool) -> list[tuple[str, str | None]]:
     return [(case.status, case.reason) for case in made.result().cases]
 
 
@@ -162,7 +162,7 @@ def test_a_kind_that_is_gone_before_its_cases_are_known_is_an_error_and_the_othe
 
     with Display() as display:
         two = Scripts(one=h100, two=lambda process, command: does("a100", process, command))
-        made = Pool(["t"], Options(), display, two)
+        made = DevicePool(["t"], TuneOptions(), display, two)
         with pytest.raises(
             AutotunedError, match="expected all cases for h100, got those above: the last device of this"
         ):
@@ -207,7 +207,7 @@ def test_the_first_ctrl_c_loses_nothing_that_was_measured(monkeypatch, when):
     monkeypatch.setattr(Display, "note", note)
     monkeypatch.setattr(pool, "SHIP_S", 0.0)
     before = signal.getsignal(signal.SIGINT)
-    made = run(Scripts(one=one), Options(out=Path("tuned")))
+    made = run(Scripts(one=one), TuneOptions(out=Path("tuned")))
     assert signal.getsignal(signal.SIGINT) is before
     assert made.result().interrupted
     done, cut_off = made.result().cases
