@@ -138,7 +138,7 @@ def test_a_case_or_kernel_that_fails_is_said_and_the_other_cases_are_timed(write
     set_times(write, {})
     found = run_json("check", "tuned", "--measure", code=1)
     assert all("all 3 failed" in row["error"] and row["loss"] is None for row in found["measured"])
-    assert "all 3 failed" in run("check", "tuned", "--measure", code=1).stdout
+    assert "expected at least one config" in run("check", "tuned", "--measure", code=1).stdout
 
 
 def test_a_default_is_what_a_choice_must_beat(write: Write) -> None:

@@ -106,6 +106,7 @@ REVIEWED = {
         "`{}`: pruner {}: {}",
         "target {}: {}",
         "--out: {}",
+        "--compare: {}.",
         "target {}: syntax error at {}: {}.",
         "rank {}, which searches, did not finish",
         "some rank did not call the kernel",
