@@ -93,8 +93,9 @@ def times_of(tuned: Any, *args: Any) -> dict[int, float | None]:
     return {timing.config["kwargs"]["step"]: timing.median_us for timing in record.timings}
 
 
-def test_config_files_and_their_rule_answer(make, written, caplog):
-    autotuned.register_configs(SAMPLES / "configs")
+@pytest.mark.parametrize("folder", ["configs", "rated"])
+def test_config_files_and_their_rule_answer(make, written, caplog, folder):
+    autotuned.register_configs(SAMPLES / folder)
     for m, block, answer in ((64, 64, "config files"), (80, 128, "config files"), (1247, 128, "config files, rule")):
         assert written.ruled.explain(m).answer == answer
         assert written.ruled(m) == block
@@ -133,6 +134,13 @@ def test_config_files_of_a_shared_store_are_pulled_as_they_were(make, monkeypatc
         assert (tmp_path / path.relative_to(SAMPLES / "kernel")).read_bytes() == path.read_bytes()
 
 
-def test_what_ships_passes_check():
-    found = autotuned.check([SAMPLES / "configs", SAMPLES / "kernel"])
+@pytest.mark.parametrize("folder", ["configs", "rated"])
+def test_what_ships_passes_check(folder):
+    found = autotuned.check([SAMPLES / folder, SAMPLES / "kernel"])
     assert (len(found.files), found.faults) == (2, [])
+
+
+@pytest.mark.parametrize(("folder", "quality"), [("configs", {None}), ("rated", {"ok"})])
+def test_the_quality_of_a_choice_is_what_its_file_says(folder, quality):
+    autotuned.import_configs(SAMPLES / folder)
+    assert {record.quality for _, record in listing.all_records()} == quality
