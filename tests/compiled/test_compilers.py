@@ -192,8 +192,8 @@ def test_all_of_them_end_with_the_process_that_measures(tmp_path):
     code = """
     import os, sys, time
     sys.path.append(sys.argv[1])
-    from autotuned.offline.workers.compile_pool import Compilers
-    found = Compilers(["compiled_by_few"], 60.0)
+    from autotuned.offline.workers.compile_pool import CompileWorkers
+    found = CompileWorkers(["compiled_by_few"], 60.0)
     while not found._knows("compiled_by_few.work"):
         assert not found._over, found._over
         time.sleep(0.02)
