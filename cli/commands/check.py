@@ -68,10 +68,14 @@ def _failed(found: CheckResult) -> str:
     beaten = sum(one.beaten for one in found.lost)
     words = [terminal.counted(len(found.faults), "fault")]
     if beaten:
-        words.append(f"{terminal.counted(beaten, 'choice')} lose to the untuned config (--fix drops them)")
+        words.append(f"{_losing(beaten)} to the untuned config (--fix drops them)")
     if found.measured is not None:
-        words.append(f"{len(found.lost) - beaten} choices lose by more than {found.tolerance:.0%}")
+        words.append(f"{_losing(len(found.lost) - beaten)} by more than {found.tolerance:.0%}")
     return ", ".join(words)
+
+
+def _losing(count: int) -> str:
+    return f"{terminal.counted(count, 'choice')} {'loses' if count == 1 else 'lose'}"
 
 
 def _print(found: CheckResult) -> None:
