@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -226,12 +225,11 @@ class _Given(Frozen):
     def _refuse_shared_name(self, tunable: Tunable) -> None:
         if self.name is None:
             return
-        # A copy's source: the first call must find what the module puts into its lists and dicts until then.
-        new = copy.copy(tunable).source, _place(tunable.fn)
+        new = tunable.source, _place(tunable.fn)
         taken, place = _explicit_names.setdefault(self.name, new)
         if place is not None and place == new[1]:
             _explicit_names[self.name] = new
-        elif taken != new[0]:
+        elif taken != tunable.source:
             raise errors.DecorationError(
                 f"@autotune: name={self.name!r} is taken by a kernel with different source. Names must be unique: "
                 "records and config files are found by them."

@@ -12,7 +12,7 @@ import autotuned
 from autotuned import autotune
 from autotuned.api import decorator
 from autotuned.errors import DecorationError
-from autotuned.key import key, source
+from autotuned.key import key
 
 # -- the key ---------------------------------------------------------------------------------------------------------
 
@@ -277,14 +277,3 @@ def test_an_edited_cell_of_a_notebook_takes_the_place_of_what_it_defined_before(
         assert scope["function"](np.zeros(4)) == answer
     with pytest.raises(DecorationError, match="name='app.kernel' is taken by a kernel with different source"):
         exec(text.format("another", 3), scope)
-
-
-def test_what_a_module_fills_after_decoration_counts_with_a_name_too():
-    allowed = [1]
-
-    def late(x, *, step):
-        return step in allowed
-
-    named = autotune(CONFIGS, name="app.late")(late)
-    allowed[0] = 2
-    assert named.tuner.tunable.source == source.Fingerprint(late, nameless=True).value()
