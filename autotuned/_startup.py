@@ -47,6 +47,7 @@ else:
 
 
 _Lock = TypeVar("_Lock")
+_Held = TypeVar("_Held")
 
 
 class Fields:
@@ -187,6 +188,17 @@ def after_fork(in_child: Callable[[], object]) -> None:
     """Register a function to call in forked children, on systems that fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=in_child)
+
+
+def forget_oldest(memory: dict[Any, Any], most: int) -> None:
+    """Remove a dict's first entries until `most` are left; not by `iter`, which raises if another thread changes it."""
+    while len(memory) > most:
+        memory.pop(list(memory)[0], None)
+
+
+def living(held: weakref.WeakValueDictionary[int, _Held]) -> list[_Held]:
+    """The values that are alive; not with `values`, which raises if another thread adds one meanwhile."""
+    return [found for ref in held.valuerefs() if (found := ref()) is not None]
 
 
 def renewed(lock: _Lock) -> _Lock:

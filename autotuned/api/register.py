@@ -32,7 +32,7 @@ def register_configs(
         binaries: Whether the files' compiled kernels may be loaded: they are code that runs on the GPU.
 
     Raises:
-        ConfigFileError: No package or folder, or no such axis or action.
+        ConfigFileError: `source` is no package or folder, or `policy` names an unknown axis or action.
     """
     if not isinstance(source, (str, os.PathLike)) or not str(source):
         raise ConfigFileError(

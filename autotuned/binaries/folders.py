@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotuned import disk, env
-from autotuned._startup import Frozen, renewed
+from autotuned._startup import Frozen, forget_oldest, renewed
 from autotuned.binaries import file as binaryfile
 from autotuned.binaries.file import BinaryFile
 from autotuned.binaries.variant import Code, Form, Variant
@@ -100,8 +100,7 @@ def shelves(kernel: KernelName, device: Device) -> Shelves:
     found = _known.get((kernel, device))
     if found is None or found.state != lookup.state():
         found = _known[kernel, device] = Shelves(kernel, device)
-        while len(_known) > _MOST:
-            _known.pop(list(_known)[0], None)  # not `iter`: other threads add and remove kernels
+        forget_oldest(_known, _MOST)
     return found
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
 
-from autotuned._startup import Frozen, later, once
+from autotuned._startup import Frozen, forget_oldest, later, once
 from autotuned.errors import EncodingError
 from autotuned.key import source
 from autotuned.key.key import PLAIN
@@ -393,8 +393,7 @@ def _options_of(options: Any) -> Json:
     """Options as JSON, converted once per object: one object serves many calls (`Specializer.looked_up`)."""
     known = _written.get(id(options))
     if known is None or known[0] is not options:
-        while len(_written) >= _MOST_WRITTEN:
-            _written.pop(list(_written)[0], None)  # not `iter`: other threads add and remove options
+        forget_oldest(_written, _MOST_WRITTEN - 1)
         made_of = specialization.made_of(options)
         data = plain(options_json(options)) if made_of is None else {**_options_of(made_of[0]), **made_of[1]}
         known = _written[id(options)] = options, Told(data)

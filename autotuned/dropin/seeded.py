@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native, env, events
-from autotuned._startup import later, renewed
+from autotuned._startup import later, living, renewed
 from autotuned.api.choices import Choices
 from autotuned.dropin.empties import LeftOut
 from autotuned.dropin.stock_tuner import Seed, attribute, compiling, keeping, seed_of, timing_of
@@ -345,9 +345,8 @@ _stopgaps: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionar
 def _end_stop_gaps() -> None:
     active.drop_in_flight()
     mode = env.current_mode()
-    for ref in _stopgaps.valuerefs():  # not `values`: other threads add some
-        if (memory := ref()) is not None:
-            memory.end_stop_gaps(mode)
+    for memory in living(_stopgaps):
+        memory.end_stop_gaps(mode)
 
 
 env.on_mode_change(_end_stop_gaps)

@@ -148,7 +148,7 @@ def ends(bucket: Any, size: int) -> tuple[int, int]:
     def is_inside(other: int) -> bool:
         try:
             return 0 < other < MOST and bool(bucket(other) == mine)
-        except Exception:  # the user's function may take no such size, for example if it looks sizes up in a table
+        except Exception:  # the user's bucket may refuse a size, such as one that its table lacks
             return False
 
     def end(step: int) -> int:

@@ -9,7 +9,7 @@ import time
 import weakref
 from typing import Any
 
-from autotuned._startup import after_fork
+from autotuned._startup import after_fork, living
 
 EXIT_S = 2.0  # time for sending at exit; the next process sends the rest
 
@@ -21,12 +21,8 @@ _ends: list[float] = []
 def _flush_all() -> None:
     if not _ends:
         _ends.append(time.monotonic() + EXIT_S)
-    for client in _living():
+    for client in living(clients):
         client.flush(max(0.0, _ends[0] - time.monotonic()))
-
-
-def _living() -> list[Any]:
-    return [client for ref in clients.valuerefs() if (client := ref()) is not None]  # other threads add clients
 
 
 def flush_before_executors_end() -> None:
@@ -41,7 +37,7 @@ def flush_before_executors_end() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for client in _living():
+    for client in living(clients):
         client.after_fork()
 
 

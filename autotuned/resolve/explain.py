@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuned import env
+from autotuned._startup import forget_oldest
 from autotuned.configfiles import lookup
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key import memory, opaque
@@ -183,8 +184,7 @@ def _alike(kernel: str) -> Alike:
     if known is None or known[0] is not heads or known[1] != shipped:
         keys = [head.key for head in heads] + [key for _, key, _ in lookup.shipped(kernel)]
         known = _latest[kernel] = heads, lookup.state(), Alike(keys)
-        while len(_latest) > listing.MOST_FOLDERS:
-            _latest.pop(list(_latest)[0], None)  # not `iter`: other threads add and remove kernels
+        forget_oldest(_latest, listing.MOST_FOLDERS)
     return known[2]
 
 

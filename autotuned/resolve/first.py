@@ -17,7 +17,7 @@ else:
 def launch_bound(tuner: Any, chosen: Chosen, binary: Any, start: float) -> Any:
     """Bind a shipped binary and launch it, so that the guards of later launches apply to the first.
 
-    A `binary` of None is looked up after the grid is evaluated; if there is none, returns None and launches nothing.
+    With `binary` None it is looked up after the grid is evaluated. Returns None without a launch if none is found.
 
     Raises:
         RefusedError: As `Tuner.first_launch`.

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import Frozen, later, once
+from autotuned._startup import Frozen, forget_oldest, later, once
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, record
 from autotuned.store.choice import Choice, Live, Origin
@@ -337,8 +337,7 @@ class State:
         if before is not None and choice.origin is Origin.SEARCH and before.config is not choice.config:
             events.emit("swap", key.kernel, key.digest, 0.0, f"{before.config} -> {choice.config}")
         self.choices[key] = choice
-        while len(self.choices) > LIMIT:
-            self.choices.pop(list(self.choices)[0], None)  # not `iter`: other threads add choices
+        forget_oldest(self.choices, LIMIT)
         return choice
 
     def kept(self, chosen: Chosen, device: int | None) -> Chosen | None:

@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._startup import errors, later
+from autotuned._startup import errors, later, living
 from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import active
@@ -51,7 +51,7 @@ _tuners: weakref.WeakValueDictionary[int, Tuner] = weakref.WeakValueDictionary()
 
 def live() -> list[Tuner]:
     """The tuners of this process."""
-    return [found for ref in _tuners.valuerefs() if (found := ref()) is not None]  # other threads add tuners
+    return living(_tuners)
 
 
 def choices() -> dict[Key, str]:

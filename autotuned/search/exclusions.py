@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
+from autotuned._startup import forget_oldest
 from autotuned.store.journal import Journal
 from autotuned.store.record import Timing
 from autotuned.triton_compat import compiled
@@ -55,8 +56,7 @@ class Exclusions(dict[Hashable, dict[str, Exclusion]]):
     def add(self, calls: Hashable, identity: str, reason: Reason, words: str) -> None:
         """Exclude a config from now on."""
         self.setdefault(calls, {})[identity] = Exclusion(reason, words)
-        while len(self) > LIMIT:
-            self.pop(list(self)[0], None)  # not `iter`: other threads add and remove kinds
+        forget_oldest(self, LIMIT)
 
     def of(self, calls: Hashable) -> Mapping[str, Exclusion]:
         """Configs to skip for a kind of call, by identity."""

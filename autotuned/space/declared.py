@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
+from autotuned._startup import forget_oldest
 from autotuned.errors import DecorationError, PruningError, SpaceError
 from autotuned.key import opaque, source
 from autotuned.space.members import EXACT_LISTS, Members
@@ -70,8 +71,7 @@ class Declaration:
             found = self.space.members(arguments, self._options)
             found.under = f"{self._digest} {text}"
             if has_text:
-                while len(self._known) >= KEPT:
-                    self._known.pop(list(self._known)[0], None)  # not `iter`: other threads add and remove spaces
+                forget_oldest(self._known, KEPT - 1)
                 self._known[text] = found
         return found
 

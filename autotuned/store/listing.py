@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotuned import disk
+from autotuned._startup import forget_oldest
 from autotuned.errors import KernelNameError
 from autotuned.store import layout, record, records
 from autotuned.store.record import TuningRecord, Unread
@@ -111,8 +112,8 @@ _known: dict[str, _Known] = {}  # by folder
 def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[TuningRecord, ...]:
     """Heads of a kernel's records, at most `most`; while the folder is unchanged the same tuple, without reading."""
     folder = str(layout.kernel_folder(kernel))
-    if folder not in _known and len(_known) >= MOST_FOLDERS:
-        _known.pop(list(_known)[0], None)  # not `iter`: other threads add and remove folders
+    if folder not in _known:
+        forget_oldest(_known, MOST_FOLDERS - 1)
     known = _known.setdefault(folder, _Known())
     stamp = disk.stamp(folder)
     # A recent modification time is not trusted: a file written at the same time may have been missed.

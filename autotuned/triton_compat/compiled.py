@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native
-from autotuned._startup import Frozen, later
+from autotuned._startup import Frozen, forget_oldest, later
 from autotuned.key.key import PLAIN, TENSORS, is_descriptor
 from autotuned.triton_compat import globals_used, kernel, versions
 
@@ -268,8 +268,7 @@ def _held_outside(jit: Any, device: int) -> _Holds:
         holds, watched, dicts = _holds(jit, device, None)
         _native.watch(watched)  # once, not again for each handle
         found = holds, (), dicts
-        while len(_outside) >= _MOST_OUTSIDE:
-            _outside.pop(list(_outside)[0], None)  # not `iter`: other threads add and remove functions
+        forget_oldest(_outside, _MOST_OUTSIDE - 1)
         _outside[id(jit), device] = weakref.ref(jit), len(jit.used_global_vals), found
     return found
 

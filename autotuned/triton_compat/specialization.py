@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from autotuned import env
-from autotuned._startup import Frozen
+from autotuned._startup import Frozen, forget_oldest
 from autotuned.key.key import is_tensor
 from autotuned.triton_compat import globals_used, kernel, versions
 from autotuned.triton_compat.compiled import is_hooked
@@ -183,8 +183,7 @@ def _with_counts(base: Any, counts: Mapping[str, int]) -> Any:
     """Copy options with other numbers of warps and stages, on which no other option depends; Triton needs 90 calls."""
     made = object.__new__(type(base))
     vars(made).update(vars(base), **counts)
-    while len(_bases) >= _MOST_BASES:
-        _bases.pop(list(_bases)[0], None)  # not `iter`: other threads add and remove options
+    forget_oldest(_bases, _MOST_BASES - 1)
     _bases[id(made)] = made, base, counts
     return made
 

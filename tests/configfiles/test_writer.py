@@ -92,6 +92,6 @@ def test_a_folder_says_why_it_cannot_be_written(tmp_path: Path) -> None:
             assert writer.unwritable(tmp_path) == f"{tmp_path}: No space left on device"
     with faults("open", errno.EROFS, name="*.autotuned-*"):  # the file that it tries to write is no news
         assert writer.unwritable(tmp_path) == f"{tmp_path}: Read-only file system"
-    with faults("fsync", errno.EINVAL):  # there is none
+    with faults("fsync", errno.EINVAL):  # a file system without fsync
         assert writer.unwritable(tmp_path) == ""
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

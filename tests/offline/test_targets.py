@@ -179,7 +179,7 @@ def test_a_dot_in_place_of_the_colon_is_recognised(write: Write) -> None:
 
 
 def test_a_kernel_of_another_programs_main_cannot_be_imported() -> None:
-    """It said that `__main__`, which is the command line's here, has no such kernel."""
+    """Here `__main__` is the command line; the error must not speak of that module."""
     text = _refusal("__main__:work")
     assert (
         "expected a kernel that can be imported, got one of another program's `__main__`. Put it into a module" in text
